@@ -1,0 +1,1 @@
+"""Headrace's desktop app: window, tray, supervisor. It never imports torch."""

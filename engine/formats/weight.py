@@ -1,0 +1,27 @@
+"""A weight as it is stored: one or several tensors and the name of the format that explains them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class StoredWeight:
+    """A matrix [out, in] (or a vector) in its stored format.
+
+    `parts` by format:
+      float32, bfloat16, float16   weight [out, in]
+      fp8_block                    weight float8_e4m3fn [out, in], scale float32 [out/128, in/128]
+      nvfp4                        weight uint8 [out, in/2], scale float8_e4m3fn [out, in/16],
+                                   scale_2 float32 []
+    """
+
+    format: str
+    shape: tuple[int, ...]
+    parts: dict[str, torch.Tensor]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self.parts.values())

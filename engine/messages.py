@@ -1,0 +1,295 @@
+"""The typed records that pass between server and runtime, and the frames that carry them.
+
+A frame is a 4-byte little-endian length and that many bytes of MessagePack: a list of records.
+Records only ever gain fields with defaults; none is renamed or removed.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Literal
+
+import msgspec
+
+from engine.errors import ErrorRecord
+from engine.options import EngineOptions
+
+MAX_FRAME_BYTES = 64 << 20
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How one request picks its tokens. Defaults change nothing about the model's distribution."""
+
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_k: int = 0
+    """0 is off."""
+    top_p: float = 1.0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    bias: dict[int, float] = {}
+    """Added to the logits of these token ids before anything else."""
+
+
+# --- commands: server to runtime -------------------------------------------------------------
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
+    pass
+
+
+class Configure(Command, tag="configure"):
+    """First record on the pipe; the runtime loads the model and answers Progress, then Ready or Fatal."""
+
+    options: EngineOptions
+
+
+class Submit(Command, tag="submit"):
+    request: int
+    tokens: list[int]
+    max_tokens: int
+    sampling: Sampling = Sampling()
+    stop_tokens: list[int] = []
+    """Ids that end the output; the id itself is not part of the text. Empty ignores the model's ends."""
+    logprobs: int = -1
+    """-1: none; 0: the chosen token's; n: and those of the n likeliest."""
+
+
+class Cancel(Command, tag="cancel"):
+    """The client is gone. Nothing more is sent for this request but one Finished."""
+
+    request: int
+
+
+class StopAt(Command, tag="stop_at"):
+    """A stop string matched: the output ends after `keep` sampled tokens; later ones are withdrawn.
+
+    The runtime answers Finished with reason `stop` and `completion_tokens` = keep.
+    """
+
+    request: int
+    keep: int
+
+
+class ReportResidency(Command, tag="report_residency"):
+    """Ask for one Residency event."""
+
+
+class Shutdown(Command, tag="shutdown"):
+    pass
+
+
+# --- events: runtime to server ---------------------------------------------------------------
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
+    pass
+
+
+class Progress(Event, tag="progress"):
+    """Loading: `done` of `total` in `unit` of this phase."""
+
+    phase: Literal["starting", "reading", "experts", "warming"]
+    done: int = 0
+    total: int = 0
+    unit: str = "bytes"
+
+
+class Ready(Event, tag="ready"):
+    """The model runs."""
+
+    family: str
+    device: str
+    dtype: str
+    context_tokens: int
+    kv_tokens: int
+    vocab_size: int
+    load_seconds: float
+    notes: list[str] = []
+    """Sentences worth a log line: tensors skipped knowingly, limits lowered."""
+
+
+class Fatal(Event, tag="fatal"):
+    """The runtime ends after this record."""
+
+    error: ErrorRecord
+
+
+class Admitted(Event, tag="admitted"):
+    request: int
+    prompt_tokens: int
+    cached_tokens: int = 0
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    token: int
+    logprob: float
+    """Natural logarithm, of the model's own distribution (before temperature and penalties)."""
+
+
+class Sampled(Event, tag="sampled"):
+    request: int
+    token: int
+    logprob: float | None = None
+    top: list[TokenLogprob] = []
+
+
+class Finished(Event, tag="finished"):
+    """`stop`: an end token or StopAt; `length`: max_tokens or the context is full."""
+
+    request: int
+    reason: Literal["stop", "length", "cancelled"]
+    prompt_tokens: int
+    completion_tokens: int
+    stop_token: int | None = None
+    """The end token that was sampled; it was never sent as Sampled and is not counted."""
+
+
+class RequestFailed(Event, tag="request_failed"):
+    """This request ends with a reason; the engine goes on."""
+
+    request: int
+    error: ErrorRecord
+
+
+class StepStarted(Event, tag="step_started"):
+    """Heartbeat. The server's watchdog measures the time to the matching StepEnded."""
+
+    step: int
+    prefill_tokens: int = 0
+    decode_sequences: int = 0
+
+
+class StepEnded(Event, tag="step_ended"):
+    step: int
+    seconds: float
+
+
+class LayerResidency(msgspec.Struct, frozen=True, kw_only=True):
+    layer: int
+    resident: list[int]
+    """Experts of this layer that have a slot."""
+
+
+class Residency(Event, tag="residency"):
+    experts: int = 0
+    """Experts a layer."""
+    layers: list[LayerResidency] = []
+    generation: int = 0
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the engine tells about itself. Additive only; units are in the names.
+
+    `vram_*` are of the device that computes: real for cuda, emulated for sim, 0 for cpu, where the
+    same owners are under `ram_*`. Rates are over the last two seconds, counters since the start.
+    """
+
+    # filled by the server
+    state: str = "starting"
+    """starting, loading, ready, restarting, failed, stopped"""
+    model: str = ""
+    server_uptime_s: float = 0.0
+    runtime_pid: int = 0
+    runtime_restarts: int = 0
+    last_error: str = ""
+    # what runs
+    device: str = ""
+    dtype: str = ""
+    family: str = ""
+    requests_running: int = 0
+    requests_waiting: int = 0
+    requests_finished: int = 0
+    requests_failed: int = 0
+    steps: int = 0
+    # speed
+    decode_tokens: int = 0
+    prefill_tokens: int = 0
+    decode_tokens_per_s: float = 0.0
+    prefill_tokens_per_s: float = 0.0
+    ttft_s: float = 0.0
+    """Time to first token of the newest request, from admission to the queue."""
+    ttft_worst_s: float = 0.0
+    # memory by owner
+    vram_total_bytes: int = 0
+    vram_dense_bytes: int = 0
+    vram_expert_bytes: int = 0
+    vram_kv_bytes: int = 0
+    vram_snapshot_bytes: int = 0
+    vram_workspace_bytes: int = 0
+    vram_other_bytes: int = 0
+    ram_total_bytes: int = 0
+    ram_available_bytes: int = 0
+    ram_expert_store_bytes: int = 0
+    ram_dense_bytes: int = 0
+    ram_kv_bytes: int = 0
+    ram_snapshot_bytes: int = 0
+    ram_runtime_bytes: int = 0
+    """Resident set of the runtime process."""
+    kv_tokens_used: int = 0
+    kv_tokens_total: int = 0
+    # the channel
+    expert_slots: int = 0
+    expert_slots_used: int = 0
+    expert_total: int = 0
+    expert_hits: int = 0
+    expert_misses: int = 0
+    expert_fills: int = 0
+    expert_hit_rate: float = 0.0
+    """Over the last two seconds with traffic; 0 where nothing was routed yet."""
+    link_bytes: int = 0
+    link_bytes_per_s: float = 0.0
+    host_bytes_per_s: float = 0.0
+    cpu_share: float = 0.0
+    """Share of routed experts that the CPU computed."""
+
+
+class StatsReport(Event, tag="stats"):
+    stats: Stats
+
+
+AnyCommand = Configure | Submit | Cancel | StopAt | ReportResidency | Shutdown
+AnyEvent = (
+    Progress
+    | Ready
+    | Fatal
+    | Admitted
+    | Sampled
+    | Finished
+    | RequestFailed
+    | StepStarted
+    | StepEnded
+    | Residency
+    | StatsReport
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_commands = msgspec.msgpack.Decoder(list[AnyCommand])
+_events = msgspec.msgpack.Decoder(list[AnyEvent])
+_header = struct.Struct("<I")
+HEADER_BYTES = _header.size
+
+
+def pack(records: list[AnyCommand] | list[AnyEvent]) -> bytes:
+    """One frame, header included."""
+    body = _encoder.encode(records)
+    return _header.pack(len(body)) + body
+
+
+def body_length(header: bytes) -> int:
+    """Length in bytes of the body that follows this header. Raises ValueError on a broken stream."""
+    (length,) = _header.unpack(header)
+    if length > MAX_FRAME_BYTES:
+        raise ValueError(f"a frame of {length} bytes exceeds the limit of {MAX_FRAME_BYTES}")
+    return int(length)
+
+
+def unpack_commands(body: bytes) -> list[AnyCommand]:
+    return _commands.decode(body)
+
+
+def unpack_events(body: bytes) -> list[AnyEvent]:
+    return _events.decode(body)

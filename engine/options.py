@@ -1,0 +1,38 @@
+"""What a runtime is started with. Torch-free: the app and the server make it, the runtime obeys it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+DeviceName = Literal["auto", "cpu", "sim", "cuda"]
+DtypeName = Literal["auto", "float32", "bfloat16"]
+
+
+class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of one runtime. Sizes are in the unit that the name ends with.
+
+    `device` is `cpu` (experts computed in place in the store, no cache), `sim` (a CPU that plays a
+    GPU: slots, residency, budget), `cuda`, or `auto` (cuda where there is one, else cpu).
+    """
+
+    model: str
+    """Folder, GGUF file, or the name of a bundled model (`demo`)."""
+    device: DeviceName = "auto"
+    dtype: DtypeName = "auto"
+    moe_cache_rate: float = 1.0
+    """Share of all experts that have a slot, 0 < rate <= 1. Only `sim` and `cuda` have slots."""
+    max_sequences: int = 8
+    """Sequences that run at once; further requests wait."""
+    max_waiting: int = 256
+    """Requests that may wait; one more is refused as overloaded."""
+    context_tokens: int = 0
+    """Longest prompt plus output of one request; 0 means the model's own limit."""
+    kv_tokens: int = 0
+    """Tokens that all sequences together can hold; 0 means the solver decides."""
+    prefill_chunk_tokens: int = 512
+    threads: int = 0
+    """CPU threads of the runtime; 0 means one per physical core."""
+    emulate_ram_bytes: int = 0
+    """Pretend that the machine has only so much free host memory; 0 means the real figure."""

@@ -1,0 +1,49 @@
+"""Where Headrace keeps its files. Standard library only; the one place that reads HEADRACE_* variables."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+DEBUG_PREFIX = "HEADRACE_DEBUG_"
+
+
+def debug_setting(name: str, default: str = "") -> str:
+    """The value of HEADRACE_DEBUG_<NAME>: for developers, never needed in use."""
+    return os.environ.get(DEBUG_PREFIX + name.upper(), default)
+
+
+def home() -> Path:
+    """The folder of this user's settings, logs and state; HEADRACE_HOME moves it."""
+    override = os.environ.get("HEADRACE_HOME")
+    if override:
+        return Path(override)
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "Headrace"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "Headrace"
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "headrace"
+
+
+def state_file() -> Path:
+    """Record of the running server (pid, start time, argv, port): written by it, read by the app."""
+    return home() / "server.json"
+
+
+def control_token_file() -> Path:
+    """Secret that changes to the engine want; only its user can read it."""
+    return home() / "control-token"
+
+
+def log_folder() -> Path:
+    return home() / "logs"
+
+
+def resources() -> Path:
+    """The folder `resources` that ships with the program."""
+    return Path(__file__).resolve().parent.parent / "resources"
+
+
+def demo_model() -> Path:
+    return resources() / "models" / "demo"
