@@ -1,0 +1,98 @@
+"""Starting the server as a process of its own, and saying why it ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from app.core import log_file
+from app.core.settings import Settings
+from engine import paths
+
+
+def serve_command(settings: Settings, owner_pid: int) -> list[str]:
+    """The command line of the server for these settings."""
+    command = [sys.executable, "-m", "engine.cli", "serve"]
+    command += ["--model", str(Path(settings.model).expanduser()), "--port", str(settings.port)]
+    command += ["--device", settings.device, "--moe-cache-rate", f"{settings.moe_cache_rate:g}"]
+    if settings.context_tokens:
+        command += ["--context", str(settings.context_tokens)]
+    command += ["--owner-pid", str(owner_pid)]
+    if grace := paths.debug_setting("owner_grace"):
+        command += ["--owner-grace", grace]
+    return command
+
+
+def server_log() -> Path:
+    return paths.log_folder() / "server.log"
+
+
+class ServerProcess:
+    """A started server. It is in no way tied to the app's life: the app may crash beneath it.
+
+    It gets a session (on Windows: a process group) of its own, so that neither a Ctrl+C in the
+    app's terminal nor the end of the app reaches it; it learns of the app's death by itself.
+    Raises OSError when it cannot be started.
+    """
+
+    def __init__(self, command: list[str], log: Path) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log_file.rotate(log)
+        with log.open("ab") as output:
+            self.log_start = output.seek(0, os.SEEK_END)
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=paths.resources().parent,
+                env=_environment(),
+                **_detached(),
+            )
+        self.pid = self._process.pid
+
+    def exit_code(self) -> int | None:
+        """Its exit status, negative for a signal; None while it runs."""
+        return self._process.poll()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+def exit_reason(code: int | None, log: Path, log_start: int = 0) -> str:
+    """Why the server ended, as a sentence: how, and the last thing it said."""
+    lines = log_file.last_lines(log, start=log_start)
+    said = f" It last said: {lines[-1]}" if lines else ""
+    if code is None:
+        return f"The engine server ended.{said}"
+    if code == 0:
+        return f"The engine server ended by itself.{said}"
+    if code < 0:
+        # What it logged before somebody killed it says nothing about the reason.
+        return f"The engine server was ended by {_signal_name(-code)}."
+    return f"The engine server ended with code {code}.{said}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+    if name == "SIGKILL":
+        return "SIGKILL (somebody killed it, or the system ran out of memory)"
+    return name
+
+
+def _environment() -> dict[str, str]:
+    return os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
+
+
+def _detached() -> dict[str, Any]:
+    if sys.platform == "win32":
+        flags = subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW
+        return {"creationflags": flags}
+    return {"start_new_session": True}

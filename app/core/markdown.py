@@ -1,0 +1,128 @@
+"""Markdown of a model's answer, as pieces that the chat page can show safely.
+
+Nothing a model writes becomes markup of its own: HTML is shown as text, images are not loaded, and
+only web and mail links stay links.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.token import Token
+from markdown_it.utils import EnvType, OptionsDict
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import get_lexer_by_name
+from pygments.util import ClassNotFound
+
+SAFE_SCHEMES = ("http://", "https://", "mailto:")
+MAX_HIGHLIGHT_CHARS = 40_000
+
+
+@dataclass(frozen=True)
+class Prose:
+    html: str
+
+
+@dataclass(frozen=True)
+class Code:
+    text: str
+    language: str
+    html: str
+    """One line of spans per line of code, colours inline."""
+
+
+Piece = Prose | Code
+
+
+def is_safe_link(url: str) -> bool:
+    return url.strip().lower().startswith(SAFE_SCHEMES)
+
+
+class Markdown:
+    """Renders for one colour scheme. `style` is a pygments style, `rule` a CSS colour for lines."""
+
+    def __init__(self, *, style: str, inline_code: str, muted: str, rule: str) -> None:
+        self._formatter: HtmlFormatter[str] = HtmlFormatter(
+            nowrap=True, noclasses=True, style=style
+        )
+        self._colours = {"inline_code": inline_code, "muted": muted, "rule": rule}
+        self._parser = MarkdownIt("commonmark", {"html": False, "linkify": False})
+        self._parser.enable(["table", "strikethrough"])
+        # markdown-it's `validateLink` names no scheme list of its own that is short enough here.
+        self._parser.validateLink = is_safe_link  # type: ignore[method-assign]
+        self._parser.add_render_rule("image", _image)
+        self._parser.add_render_rule("code_inline", self._code_inline)
+        self._parser.add_render_rule("table_open", self._table_open)
+        self._parser.add_render_rule("blockquote_open", self._quote_open)
+        self._parser.add_render_rule("blockquote_close", _quote_close)
+        self._parser.add_render_rule("fence", self._nested_code)
+        self._parser.add_render_rule("code_block", self._nested_code)
+
+    def pieces(self, text: str) -> list[Piece]:
+        """Prose and top-level code blocks, in order."""
+        found: list[Piece] = []
+        prose: list[Token] = []
+        for token in self._parser.parse(text):
+            if token.type in ("fence", "code_block") and token.level == 0:
+                self._flush(prose, found)
+                found.append(self._code(token))
+            else:
+                prose.append(token)
+        self._flush(prose, found)
+        return found
+
+    def _flush(self, prose: list[Token], found: list[Piece]) -> None:
+        if prose:
+            body = self._parser.renderer.render(prose, self._parser.options, {})
+            found.append(Prose(body.strip()))
+            prose.clear()
+
+    def _code(self, token: Token) -> Code:
+        language = token.info.strip().split(maxsplit=1)[0] if token.info.strip() else ""
+        text = token.content.rstrip("\n")
+        return Code(text, language, self.highlight(text, language))
+
+    def highlight(self, text: str, language: str) -> str:
+        """Code as HTML spans; plain where the language is unknown or the text very long."""
+        if language and len(text) <= MAX_HIGHLIGHT_CHARS:
+            try:
+                lexer = get_lexer_by_name(language, stripnl=False, ensurenl=False)
+            except ClassNotFound:
+                return html.escape(text)
+            return str(highlight(text, lexer, self._formatter))
+        return html.escape(text)
+
+    def _code_inline(self, _: RendererHTML, tokens: Sequence[Token], at: int, *__: Any) -> str:
+        colour = self._colours["inline_code"]
+        return f'<code style="color:{colour}">{html.escape(tokens[at].content)}</code>'
+
+    def _nested_code(self, _: RendererHTML, tokens: Sequence[Token], at: int, *__: Any) -> str:
+        """A code block inside a list or quote."""
+        token = tokens[at]
+        language = token.info.strip().split(maxsplit=1)[0] if token.info.strip() else ""
+        return f"<pre>{self.highlight(token.content.rstrip(), language)}</pre>"
+
+    def _table_open(self, *_: Any) -> str:
+        return (
+            f'<table border="1" cellspacing="0" cellpadding="6"'
+            f' style="border-collapse:collapse;border-color:{self._colours["rule"]}">'
+        )
+
+    def _quote_open(self, *_: Any) -> str:
+        return f'<blockquote style="margin-left:16px;color:{self._colours["muted"]}">'
+
+
+def _quote_close(*_: Any) -> str:
+    return "</blockquote>"
+
+
+def _image(_: RendererHTML, tokens: Sequence[Token], at: int, __: OptionsDict, ___: EnvType) -> str:
+    """An image's description: fetching it would tell a stranger's server of the conversation."""
+    token = tokens[at]
+    return f"[image: {html.escape(token.content or 'without description')}]"

@@ -1,0 +1,151 @@
+"""The app's settings: declared once, with their defaults, in one versioned JSON file."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from engine import paths
+from engine.options import DeviceName
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+
+OnClose = Literal["ask", "hide", "quit"]
+ThemeName = Literal["system", "light", "dark"]
+
+DEFAULT_PORT = 11711
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the person can set. A field's default is the product's default."""
+
+    version: int = VERSION
+    # what the engine is started with
+    model: str = "demo"
+    """Folder, GGUF file, or the name of a bundled model."""
+    device: DeviceName = "auto"
+    moe_cache_rate: float = 1.0
+    """Share of all experts that have a slot, 0 < rate <= 1."""
+    context_tokens: int = 0
+    """0 means the model's own limit."""
+    port: int = DEFAULT_PORT
+    """0 means any free port."""
+    # how the app behaves
+    start_engine_at_launch: bool = True
+    on_close: OnClose = "ask"
+    theme: ThemeName = "system"
+    window_geometry: str = ""
+    """What Qt saved of the window's place and size, base64."""
+
+
+ENGINE_FIELDS = ("model", "device", "moe_cache_rate", "context_tokens", "port")
+"""Fields that a running engine only takes over when it restarts."""
+
+
+def settings_file() -> Path:
+    return paths.home() / "settings.json"
+
+
+def problems(settings: Settings) -> dict[str, str]:
+    """What is wrong with these settings: a sentence per field. Empty means that all is well."""
+    found: dict[str, str] = {}
+    if not settings.model.strip():
+        found["model"] = "Choose a model folder, a GGUF file, or “demo”."
+    elif _looks_like_path(settings.model) and not Path(settings.model).expanduser().exists():
+        found["model"] = f"Nothing exists at {settings.model}."
+    if not 0 < settings.moe_cache_rate <= 1:
+        found["moe_cache_rate"] = "The cache rate lies above 0 and goes up to 1 (100 %)."
+    if settings.context_tokens < 0:
+        found["context_tokens"] = "The context is 0 (the model's own limit) or a number of tokens."
+    if not 0 <= settings.port <= 65535:
+        found["port"] = "A port lies between 1 and 65535; 0 takes any free one."
+    return found
+
+
+def needs_restart(old: Settings, new: Settings) -> bool:
+    return any(getattr(old, name) != getattr(new, name) for name in ENGINE_FIELDS)
+
+
+def load(path: Path | None = None) -> Settings:
+    """The stored settings; what is missing or wrong falls back to its default, with a log line.
+
+    A file that is no JSON object is set aside as `settings.json.corrupt-<time>`, never overwritten.
+    """
+    path = path or settings_file()
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return Settings()
+    except OSError as error:
+        log.warning("cannot read %s (%s): the defaults are used", path, error)
+        return Settings()
+    try:
+        stored = msgspec.json.decode(raw)
+        if not isinstance(stored, dict):
+            raise msgspec.DecodeError("not an object")
+    except msgspec.DecodeError as error:
+        aside = path.with_name(f"{path.name}.corrupt-{int(time.time())}")
+        log.warning(
+            "%s is damaged (%s): kept as %s, the defaults are used", path, error, aside.name
+        )
+        _set_aside(path, aside)
+        return Settings()
+    return _from_stored(stored, path)
+
+
+def save(settings: Settings, path: Path | None = None) -> None:
+    """Write all settings, whole or not at all. Raises OSError when the folder cannot be written."""
+    path = path or settings_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    body = msgspec.json.format(msgspec.json.encode(settings), indent=2)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".new")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(body)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _from_stored(stored: dict[str, Any], path: Path) -> Settings:
+    version = stored.get("version", VERSION)
+    if isinstance(version, int) and version > VERSION:
+        log.warning("%s was written by a newer Headrace (version %d)", path, version)
+    kept: dict[str, Any] = {}
+    for field in msgspec.structs.fields(Settings):
+        if field.name == "version" or field.name not in stored:
+            continue
+        try:
+            kept[field.name] = msgspec.convert(stored[field.name], field.type)
+        except msgspec.ValidationError as error:
+            log.warning("%s: %s is ignored (%s)", path, field.name, error)
+    settings = Settings(**kept)
+    for name, sentence in problems(settings).items():
+        # A model that is gone is the engine's to report: its path is worth keeping.
+        if name != "model":
+            log.warning("%s: %s is ignored (%s)", path, name, sentence)
+            default = getattr(Settings(), name)
+            settings = msgspec.structs.replace(settings, **{name: default})
+    return settings
+
+
+def _looks_like_path(model: str) -> bool:
+    return any(mark in model for mark in ("/", "\\", "~")) or model.lower().endswith(".gguf")
+
+
+def _set_aside(path: Path, aside: Path) -> None:
+    try:
+        path.replace(aside)
+    except OSError as error:
+        log.warning("cannot set %s aside: %s", path, error)

@@ -1,0 +1,122 @@
+"""Checks before Qt is imported: a missing system library would end the process without a word."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Mapping
+
+# What Qt's core parts and each platform plugin load, and the Debian/Ubuntu package that has it.
+_CORE_LIBRARIES = {
+    "libGL.so.1": "libgl1",
+    "libEGL.so.1": "libegl1",
+    "libxkbcommon.so.0": "libxkbcommon0",
+    "libfontconfig.so.1": "libfontconfig1",
+    "libfreetype.so.6": "libfreetype6",
+    "libdbus-1.so.3": "libdbus-1-3",
+    "libglib-2.0.so.0": "libglib2.0-0",
+}
+_X11_LIBRARIES = {
+    "libxcb.so.1": "libxcb1",
+    "libX11-xcb.so.1": "libx11-xcb1",
+    "libxkbcommon-x11.so.0": "libxkbcommon-x11-0",
+    "libxcb-cursor.so.0": "libxcb-cursor0",
+    "libxcb-icccm.so.4": "libxcb-icccm4",
+    "libxcb-image.so.0": "libxcb-image0",
+    "libxcb-keysyms.so.1": "libxcb-keysyms1",
+    "libxcb-randr.so.0": "libxcb-randr0",
+    "libxcb-render-util.so.0": "libxcb-render-util0",
+    "libxcb-shape.so.0": "libxcb-shape0",
+    "libxcb-shm.so.0": "libxcb-shm0",
+    "libxcb-sync.so.1": "libxcb-sync1",
+    "libxcb-xfixes.so.0": "libxcb-xfixes0",
+    "libxcb-xkb.so.1": "libxcb-xkb1",
+}
+_WAYLAND_LIBRARIES = {
+    "libwayland-client.so.0": "libwayland-client0",
+    "libwayland-cursor.so.0": "libwayland-cursor0",
+    "libwayland-egl.so.1": "libwayland-egl1",
+}
+_DISPLAYLESS = ("offscreen", "minimal", "vnc", "linuxfb", "eglfs", "vkkhrdisplay")
+
+
+def problem(environ: Mapping[str, str] | None = None) -> str:
+    """Why the window cannot open, with what to do about it. Empty when it can."""
+    environ = os.environ if environ is None else environ
+    if importlib.util.find_spec("PySide6") is None:
+        return (
+            "The window needs PySide6, which is not installed: pip install PySide6-Essentials\n"
+            "Without a window, the engine runs with: headrace serve"
+        )
+    if not sys.platform.startswith("linux"):
+        return ""
+    platform = _platform(environ)
+    if not platform:
+        return (
+            "There is no display here (neither DISPLAY nor WAYLAND_DISPLAY is set).\n"
+            "Without a window, the engine runs with: headrace serve"
+        )
+    if missing := missing_libraries(platform):
+        return _missing_sentence(missing)
+    if platform == "xcb" and not _x_server_answers():
+        return (
+            f"The X server at DISPLAY={environ.get('DISPLAY', '')} cannot be reached.\n"
+            "Without a window, the engine runs with: headrace serve"
+        )
+    return ""
+
+
+def missing_libraries(platform: str, load: Callable[[str], object] = ctypes.CDLL) -> dict[str, str]:
+    """The system libraries that Qt would miss on this platform, with their Debian packages."""
+    wanted = dict(_CORE_LIBRARIES)
+    if platform == "xcb":
+        wanted |= _X11_LIBRARIES
+    if platform == "wayland":
+        wanted |= _WAYLAND_LIBRARIES
+    missing: dict[str, str] = {}
+    for library, package in wanted.items():
+        try:
+            load(library)
+        except OSError:
+            missing[library] = package
+    return missing
+
+
+def _platform(environ: Mapping[str, str]) -> str:
+    """The platform plugin that Qt will take: xcb, wayland, one without a display, or none ("")."""
+    asked = environ.get("QT_QPA_PLATFORM", "").partition(";")[0].partition(":")[0]
+    if asked.startswith("wayland"):
+        return "wayland"
+    if asked in _DISPLAYLESS or asked == "xcb":
+        return asked
+    if environ.get("WAYLAND_DISPLAY"):
+        return "wayland"
+    return "xcb" if environ.get("DISPLAY") else ""
+
+
+def _missing_sentence(missing: dict[str, str]) -> str:
+    names = ", ".join(missing)
+    packages = " ".join(sorted(set(missing.values())))
+    return (
+        f"The window cannot open: this system lacks {names}.\n"
+        f"On Debian and Ubuntu: sudo apt install {packages}\n"
+        "Without a window, the engine runs with: headrace serve"
+    )
+
+
+def _x_server_answers() -> bool:
+    """Connect as Qt would, with the same authority files; Qt itself aborts when this fails."""
+    try:
+        xcb = ctypes.CDLL("libxcb.so.1")
+        xcb.xcb_connect.restype = ctypes.c_void_p
+        xcb.xcb_connect.argtypes = [ctypes.c_char_p, ctypes.c_void_p]
+        xcb.xcb_connection_has_error.argtypes = [ctypes.c_void_p]
+        xcb.xcb_disconnect.argtypes = [ctypes.c_void_p]
+        connection = xcb.xcb_connect(None, None)
+        failed = xcb.xcb_connection_has_error(connection)
+        xcb.xcb_disconnect(connection)
+    except (OSError, AttributeError):
+        return False
+    return not failed
