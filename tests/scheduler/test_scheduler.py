@@ -1,0 +1,261 @@
+"""What the scheduler decides, against a model that answers right only from right pages."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.errors import ContextLengthExceeded, InvalidRequest, Overloaded
+from engine.messages import Submit
+from engine.scheduler.integrity import IntegrityError, check
+from engine.scheduler.limits import Limits
+from engine.scheduler.scheduler import Ending
+from engine.scheduler.sequence import State
+from tests.scheduler.simulation import Simulation, alone
+
+
+def limits(**changes: int) -> Limits:
+    values = {
+        "context_tokens": 64,
+        "kv_tokens": 32,
+        "vocab_size": 50,
+        "chunk_tokens": 5,
+        "max_sequences": 3,
+        "max_waiting": 4,
+    }
+    return Limits(**{**values, **changes})
+
+
+def request(number: int, length: int, max_tokens: int = 4, **more: object) -> Submit:
+    tokens = [(number * 7 + position * 3) % 50 for position in range(length)]
+    return Submit(request=number, tokens=tokens, max_tokens=max_tokens, **more)  # type: ignore[arg-type]
+
+
+def test_one_request_gives_the_models_tokens() -> None:
+    simulation = Simulation(limits())
+    wanted = request(1, 7, 6)
+    simulation.submit(wanted)
+    simulation.run()
+    assert simulation.outputs[1] == alone(wanted, 6)
+    assert simulation.endings == {1: Ending("length")}
+    assert simulation.scheduler.pages.pages.available == 8
+
+
+def test_prompt_is_cut_into_chunks_at_fixed_places() -> None:
+    simulation = Simulation(limits())
+    simulation.submit(request(1, 12, 2))
+    simulation.run()
+    assert simulation.shapes[1] == [(0, 5), (5, 5), (10, 2), (12, 1)]
+
+
+def test_chunk_places_do_not_depend_on_neighbours() -> None:
+    simulation = Simulation(limits(max_sequences=3))
+    for number, length in ((1, 3), (2, 8), (3, 1)):
+        simulation.submit(request(number, length, 2))
+    simulation.run()
+    assert simulation.shapes[1] == [(0, 3), (3, 1)]
+    assert simulation.shapes[2] == [(0, 5), (5, 3), (8, 1)]
+    assert simulation.shapes[3] == [(0, 1), (1, 1)]
+
+
+def test_short_prompts_share_a_step() -> None:
+    simulation = Simulation(limits())
+    for number in (1, 2, 3):
+        simulation.submit(request(number, 2, 2))
+    first = simulation.step()
+    assert first is not None
+    # Two prompts of two tokens fill the chunk of five; a third would exceed it.
+    assert [piece.sequence.request for piece in first.pieces] == [1, 2]
+
+
+def test_running_decodes_ride_along_with_a_long_prompt() -> None:
+    simulation = Simulation(limits(kv_tokens=64), pages=16)
+    simulation.submit(request(1, 2, 12))
+    simulation.step()
+    simulation.submit(request(2, 30, 2))
+    before = len(simulation.outputs[1])
+    for count in range(1, 7):
+        plan = simulation.step()
+        assert plan is not None
+        assert (plan.decode_sequences, plan.prefill_tokens) == (1, 5)
+        assert len(simulation.outputs[1]) == before + count
+    assert len(simulation.outputs[2]) == 1
+
+
+def test_stop_token_ends_and_is_not_counted() -> None:
+    simulation = Simulation(limits())
+    wanted = request(1, 6, 20)
+    expected = alone(wanted, 20)
+    end = expected[3]
+    wanted = request(1, 6, 20, stop_tokens=[end])
+    simulation.submit(wanted)
+    simulation.run()
+    assert simulation.outputs[1] == expected[: expected.index(end)]
+    assert simulation.endings[1] == Ending("stop", end)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "context", "kv", "says"),
+    [
+        (64, 64, 100, "context of 64"),
+        (32, 64, 32, "32 tokens that the KV"),
+        (70, 64, 32, "32 tokens"),
+    ],
+)
+def test_too_long_a_prompt_is_refused_with_numbers(
+    prompt: int, context: int, kv: int, says: str
+) -> None:
+    simulation = Simulation(limits(context_tokens=context, kv_tokens=kv), pages=kv // 4)
+    with pytest.raises(ContextLengthExceeded, match=says) as error:
+        simulation.submit(request(1, prompt))
+    assert str(prompt) in error.value.message
+    assert not simulation.scheduler.has_work
+
+
+def test_output_is_clipped_to_the_context() -> None:
+    simulation = Simulation(limits(context_tokens=10))
+    simulation.submit(request(1, 7, 1000))
+    simulation.run()
+    assert len(simulation.outputs[1]) == 3
+    assert simulation.endings[1] == Ending("length")
+
+
+def test_output_is_clipped_to_the_pages_that_exist() -> None:
+    simulation = Simulation(limits())
+    simulation.submit(request(1, 20, 1000))
+    simulation.run()
+    assert len(simulation.outputs[1]) == 12
+
+
+@pytest.mark.parametrize(
+    ("submit", "param"),
+    [
+        (Submit(request=1, tokens=[], max_tokens=1), "messages"),
+        (Submit(request=1, tokens=[50], max_tokens=1), "messages"),
+        (Submit(request=1, tokens=[-1], max_tokens=1), "messages"),
+        (Submit(request=1, tokens=[1], max_tokens=0), "max_tokens"),
+        (Submit(request=1, tokens=[1], max_tokens=1, logprobs=51), "top_logprobs"),
+        (Submit(request=1, tokens=[1], max_tokens=1, logprobs=-2), "top_logprobs"),
+    ],
+)
+def test_malformed_requests_are_refused(submit: Submit, param: str) -> None:
+    with pytest.raises(InvalidRequest) as error:
+        Simulation(limits()).submit(submit)
+    assert error.value.param == param
+
+
+def test_full_queue_is_refused() -> None:
+    simulation = Simulation(limits(max_sequences=2, max_waiting=1))
+    for number in (1, 2, 3):
+        simulation.submit(request(number, 2))
+    with pytest.raises(Overloaded, match="limit is 1"):
+        simulation.submit(request(4, 2))
+    simulation.run()
+    simulation.submit(request(4, 2))
+    simulation.run()
+    assert sorted(simulation.endings) == [1, 2, 3, 4]
+
+
+def test_a_live_number_cannot_be_used_twice() -> None:
+    simulation = Simulation(limits())
+    simulation.submit(request(1, 2))
+    with pytest.raises(InvalidRequest, match="live already"):
+        simulation.submit(request(1, 3))
+
+
+def test_admission_is_in_order_of_arrival() -> None:
+    simulation = Simulation(limits(max_sequences=1))
+    for number in (5, 3, 4, 1):
+        simulation.submit(request(number, 3))
+    simulation.run()
+    assert simulation.admitted == [5, 3, 4, 1]
+
+
+def test_cancel_in_the_middle_of_a_prompt_frees_everything() -> None:
+    simulation = Simulation(limits())
+    simulation.submit(request(1, 20))
+    simulation.step()
+    sequence = simulation.scheduler.find(1)
+    assert sequence is not None and sequence.state is State.PREFILLING and sequence.computed == 5
+    assert simulation.scheduler.end(1) is sequence
+    check(simulation.scheduler)
+    assert simulation.scheduler.pages.pages.available == 8
+    assert simulation.scheduler.end(1) is None
+    assert not simulation.scheduler.has_work
+
+
+def test_newest_is_preempted_and_nothing_is_lost() -> None:
+    simulation = Simulation(limits())
+    both = [request(1, 12, 16), request(2, 9, 16)]
+    for wanted in both:
+        simulation.submit(wanted)
+    simulation.run()
+    assert simulation.scheduler.preemptions > 0
+    for wanted in both:
+        assert simulation.outputs[wanted.request] == alone(wanted, 16)
+    assert simulation.admitted == [1, 2], "a preempted request is announced once"
+    restarts = {
+        number: sum(start == 0 for start, _ in simulation.shapes[number]) for number in (1, 2)
+    }
+    assert restarts[1] == 1 and restarts[2] > 1, "the oldest never restarts"
+
+
+def test_preempted_sequence_comes_before_newer_ones() -> None:
+    simulation = Simulation(limits(max_sequences=2))
+    for number in (1, 2, 3):
+        simulation.submit(request(number, 12, 12))
+    simulation.run()
+    assert list(simulation.endings) == [1, 2, 3]
+
+
+def test_stop_at_withdraws_later_tokens() -> None:
+    simulation = Simulation(limits())
+    wanted = request(1, 7, 12)
+    sequence = simulation.submit(wanted)
+    for _ in range(9):
+        simulation.step()
+    assert sequence.completion_tokens > 4
+    assert simulation.scheduler.stop_at(1, 3) is sequence
+    check(simulation.scheduler)
+    assert sequence.tokens[7:] == alone(wanted, 3)
+    assert sequence.completion_tokens == 3 and sequence.state is State.FINISHED
+    assert sequence.computed <= 10
+    assert simulation.scheduler.pages.pages.available == 8
+    assert simulation.scheduler.stop_at(1, 2) is None
+
+
+def test_only_the_guilty_member_of_a_step_fails() -> None:
+    simulation = Simulation(limits(max_sequences=4, kv_tokens=64), pages=16)
+    wanted = [request(number, 3 + number, 10) for number in (1, 2, 3)]
+    for each in wanted:
+        simulation.submit(each)
+    for _ in range(5):
+        simulation.step()
+    simulation.failures[2] = 8
+    simulation.run()
+    assert simulation.failed == [2]
+    for each in (wanted[0], wanted[2]):
+        assert simulation.outputs[each.request] == alone(each, 10)
+
+
+def test_recomputation_after_a_fault_repeats_the_first_shapes() -> None:
+    simulation = Simulation(limits(kv_tokens=64), pages=16)
+    simulation.submit(request(1, 7, 10))
+    simulation.submit(request(2, 4, 10))
+    for _ in range(5):
+        simulation.step()
+    before = list(simulation.shapes[1])
+    assert before == [(0, 5), (5, 2), (7, 1), (8, 1), (9, 1)]
+    simulation.failures[2] = 6
+    simulation.run()
+    again = simulation.shapes[1][len(before) :]
+    assert again[: len(before)] == before
+    assert [start for start, _ in again] == [0, 5, *range(7, 16)]
+
+
+def test_integrity_check_sees_a_leaked_page() -> None:
+    simulation = Simulation(limits())
+    simulation.submit(request(1, 7))
+    simulation.step()
+    simulation.scheduler.running[0].pages.pop()
+    with pytest.raises(IntegrityError, match="owned"):
+        check(simulation.scheduler)
