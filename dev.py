@@ -1,0 +1,266 @@
+#!/usr/bin/env python3
+"""Set up, run and test Headrace from a checkout. Standard library only.
+
+python3 dev.py run     the app on the bundled demo model; where there is no display, its server
+python3 dev.py test    lint, types and tests; --full adds the slow suites
+python3 dev.py setup   only what both do first: the environment .venv and what it holds
+"""
+
+from __future__ import annotations
+
+import sys
+
+if not (3, 11) <= sys.version_info[:2] <= (3, 14):
+    sys.exit(
+        "Headrace needs Python 3.11 to 3.14 (PyTorch has builds for these); this is Python "
+        + ".".join(str(part) for part in sys.version_info[:3])
+        + ". Start dev.py with another one, for example: python3.12 dev.py run"
+    )
+
+import argparse
+import json
+import os
+import platform
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from installers.environment import ROOT, VENV, setup, venv_python
+from installers.system_libraries import (
+    QT_ALWAYS,
+    Trouble,
+    display_libraries,
+    ensure_libraries,
+    say,
+)
+
+FULL_RESULTS = ROOT / "docs" / "full-test-results.md"
+DEFAULT_PORT = 11711
+
+
+# --- run ---------------------------------------------------------------------------------------
+
+
+def run(arguments: list[str]) -> int:
+    setup()
+    if sys.platform != "linux" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        try:
+            ensure_libraries(display_libraries())
+        except Trouble as trouble:
+            say(f"{trouble}\nServing without a window.")
+        else:
+            return run_app(arguments)
+    else:
+        say("No display (neither DISPLAY nor WAYLAND_DISPLAY is set): serving without a window.")
+    return serve(arguments)
+
+
+def run_app(arguments: list[str]) -> int:
+    command = [str(venv_python()), "-m", "app.cli", "--model", "demo", *arguments]
+    if os.name == "posix":
+        os.chdir(ROOT)
+        sys.stdout.flush()
+        os.execv(command[0], command)
+    return subprocess.run(command, cwd=ROOT, check=False).returncode
+
+
+def stop_on_signal(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def serve(arguments: list[str]) -> int:
+    """Start the server, print one answer of the demo model, stay until Ctrl-C or SIGTERM."""
+    command = [str(venv_python()), "-m", "engine.cli", "serve", "--model", "demo"]
+    command += ["--owner-pid", str(os.getpid()), *arguments]
+    if "--port" not in arguments and port_is_taken(DEFAULT_PORT):
+        say(f"Port {DEFAULT_PORT} is taken: letting the system pick another one.")
+        command += ["--port", "0"]
+    signal.signal(signal.SIGTERM, stop_on_signal)
+    # A group of its own: Ctrl-C reaches this process alone, which then ends the server in order.
+    server = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=os.name == "posix"
+    )
+    try:
+        endpoint = await_endpoint(server)
+        await_ready(server, endpoint)
+        say(f"\nOpenAI:    {endpoint}/v1/chat/completions\nAnthropic: {endpoint}/v1/messages\n")
+        print_answer(endpoint, "What is a headrace?")
+        say("\nCtrl-C ends Headrace.")
+        return server.wait()
+    except KeyboardInterrupt:
+        say("\nEnding Headrace.")
+        return 0
+    finally:
+        end_process(server)
+
+
+def end_process(process: subprocess.Popen[str], patience: float = 15.0) -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def port_is_taken(port: int) -> bool:
+    with socket.socket() as probe:
+        if os.name == "posix":
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
+
+
+def ask(url: str, body: dict[str, Any] | None = None, seconds: float = 30.0) -> Any:
+    """The response to a GET, or to a POST of JSON. A proxy in the environment is left out."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    return opener.open(request, timeout=seconds)
+
+
+def await_endpoint(server: subprocess.Popen[str]) -> str:
+    """The address in the server's one line `Headrace listens on http://HOST:PORT`."""
+    assert server.stdout is not None
+    for line in server.stdout:
+        print(line, end="", flush=True)
+        if "http://" in line:
+            return line[line.index("http://") :].strip()
+    raise Trouble(f"The server ended (code {server.wait()}); its lines above say why.")
+
+
+def await_ready(server: subprocess.Popen[str], endpoint: str, seconds: float = 600.0) -> None:
+    deadline = time.monotonic() + seconds
+    while server.poll() is None and time.monotonic() < deadline:
+        try:
+            with ask(f"{endpoint}/health"):
+                return
+        except urllib.error.HTTPError as error:
+            with error:
+                health = json.loads(error.read() or b"{}")
+            if health.get("status") == "failed":
+                reason = health.get("error") or {}
+                hint = reason.get("hint") or ""
+                raise Trouble(f"The model did not load: {reason.get('message')} {hint}") from None
+        except OSError:
+            pass  # it has printed its address and does not accept yet
+        time.sleep(0.1)
+    raise Trouble("The server ended or did not get ready in time; its lines above say why.")
+
+
+def print_answer(endpoint: str, question: str) -> None:
+    with ask(f"{endpoint}/v1/models") as response:
+        model = json.load(response)["data"][0]["id"]
+    say(f"> {question}")
+    body = {"model": model, "stream": True, "max_tokens": 80, "temperature": 0}
+    body["messages"] = [{"role": "user", "content": question}]
+    with ask(f"{endpoint}/v1/chat/completions", body, seconds=300.0) as response:
+        for piece in streamed_text(response):
+            print(piece, end="", flush=True)
+    say("")
+
+
+def streamed_text(lines: Iterable[bytes]) -> Iterator[str]:
+    """The text of a server-sent stream of OpenAI chat chunks."""
+    for line in lines:
+        data = line.removeprefix(b"data:").strip()
+        if not line.startswith(b"data:") or data == b"[DONE]":
+            continue
+        record = json.loads(data)
+        if "error" in record:
+            raise Trouble(f"The server broke off: {record['error'].get('message')}")
+        for choice in record.get("choices", []):
+            delta = choice.get("delta", {})
+            yield (delta.get("reasoning_content") or "") + (delta.get("content") or "")
+
+
+# --- test --------------------------------------------------------------------------------------
+
+
+def test(arguments: list[str], *, full: bool) -> int:
+    setup()
+    ensure_libraries(QT_ALWAYS)
+    results = VENV / "full-results.xml"
+    suite = ["pytest", *(["--full", f"--junit-xml={results}"] if full else []), *arguments]
+    steps = [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"], suite]
+    failed = []
+    timings = []
+    for step in steps:
+        name = " ".join(step[:2]).rstrip(" .") if step[0] == "ruff" else step[0]
+        say(f"\n== {name}")
+        started = time.monotonic()
+        outcome = subprocess.run([str(venv_python()), "-m", *step], cwd=ROOT, check=False)
+        timings.append(f"{name} {time.monotonic() - started:.0f} s")
+        if outcome.returncode:
+            failed.append(name)
+    if full:
+        FULL_RESULTS.write_text(full_table(results), encoding="utf-8")
+        say(f"Wrote {FULL_RESULTS.relative_to(ROOT)}")
+    say(f"Took {', '.join(timings)}.")
+    say(f"Failed: {', '.join(failed)}." if failed else "Lint, types and tests are in order.")
+    return 1 if failed else 0
+
+
+def full_table(results: Path) -> str:
+    """A short table of one full run, one row a folder of tests/."""
+    rows: dict[str, list[float]] = {}
+    for case in ElementTree.parse(results).iter("testcase"):
+        parts = (case.get("classname") or "").split(".")
+        row = rows.setdefault(parts[1] if len(parts) > 1 else "(collection)", [0.0, 0, 0, 0])
+        row[0] += float(case.get("time") or 0)
+        bad = case.find("failure") is not None or case.find("error") is not None
+        row[2 if bad else 3 if case.find("skipped") is not None else 1] += 1
+    git = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs"
+    when = f"{time.strftime('%Y-%m-%d')}, commit {commit.strip() or 'unknown'}"
+    lines = [
+        "# Results of the last full test run",
+        "",
+        f"Written by `python3 dev.py test --full`: {when}, {machine}, {platform.python_version()}.",
+        "",
+        "| suite | passed | failed | skipped | seconds |",
+        "|---|---|---|---|---|",
+    ]
+    for name, (seconds, passed, bad_count, skipped) in sorted(rows.items()):
+        lines.append(f"| {name} | {passed:.0f} | {bad_count:.0f} | {skipped:.0f} | {seconds:.1f} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="dev.py", description="Set up, run and test Headrace.")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs.add_parser("setup", help="make the environment .venv")
+    verbs.add_parser("run", help="start the app, or its server where there is no display")
+    tests = verbs.add_parser("test", help="lint, types and tests; other arguments go to pytest")
+    tests.add_argument("--full", action="store_true", help="the slow suites too")
+    known, rest = parser.parse_known_args(argv)
+    try:
+        if known.verb == "run":
+            return run(rest)
+        if known.verb == "test":
+            return test(rest, full=known.full)
+        if rest:
+            parser.error(f"unknown arguments: {' '.join(rest)}")
+        setup()
+        return 0
+    except Trouble as trouble:
+        print(f"dev.py: {trouble}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

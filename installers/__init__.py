@@ -1,0 +1,1 @@
+"""Set-up of checkouts and, later, of installed programs. Standard library only."""

@@ -1,0 +1,246 @@
+"""The environment `.venv` of a checkout: made once, redone after an interruption.
+
+A record in it says what it was made from (locked versions, Python, place, CPU or CUDA). Where that
+is still so, a start costs a few milliseconds; where it is not, the environment is brought up to
+date. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from installers.system_libraries import Trouble, apt_install, loads, say
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+LOCKED = ROOT / "installers" / "requirements" / "locked.txt"
+RECORD = VENV / "headrace-setup.json"
+GUARD = VENV / "headrace-setup.lock"
+TORCH_INDEX = "https://download.pytorch.org/whl/"
+
+
+def venv_python() -> Path:
+    return VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def torch_flavour() -> str:
+    """`cuda` where an NVIDIA driver is installed, else `cpu`. The device itself is not woken."""
+    if sys.platform == "darwin":
+        return "cpu"
+    return "cuda" if loads("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1") else "cpu"
+
+
+def wanted_stamp(flavour: str) -> str:
+    """Changes with everything that a set-up depends on."""
+    digest = hashlib.sha256()
+    for file in (LOCKED, ROOT / "pyproject.toml"):
+        digest.update(file.read_bytes() + b"\0")
+    for fact in (platform.machine(), *facts_of(flavour).values()):
+        digest.update(fact.encode() + b"\0")
+    return digest.hexdigest()
+
+
+def read_record() -> dict[str, str]:
+    try:
+        record = json.loads(RECORD.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def facts_of(flavour: str) -> dict[str, str]:
+    """What an environment cannot change in place: another value of one of these means a new one."""
+    return {"python": sys.version, "root": str(ROOT), "torch": flavour}
+
+
+def write_record(state: str, stamp: str, flavour: str) -> None:
+    """`installing` while files change, `failed` after pip gave up in order, then `complete`."""
+    record = {"state": state, "stamp": stamp} | facts_of(flavour)
+    part = RECORD.with_suffix(".part")
+    part.write_text(json.dumps(record, indent=1), encoding="utf-8")
+    part.replace(RECORD)
+
+
+def is_complete(stamp: str) -> bool:
+    record = read_record()
+    return (record.get("state"), record.get("stamp")) == ("complete", stamp) and (
+        venv_python().exists()
+    )
+
+
+def is_unusable(record: dict[str, str], flavour: str) -> bool:
+    """True for an interrupted install, another Python's environment or one that was moved.
+
+    An environment without a record was made by hand: it is completed, never emptied.
+    """
+    facts = facts_of(flavour)
+    return bool(record) and (
+        record.get("state") == "installing"
+        or any(record.get(name) != facts[name] for name in facts)
+    )
+
+
+@contextlib.contextmanager
+def only_one_setup() -> Iterator[None]:
+    """Hold the lock of this checkout's environment; wait for another set-up to end."""
+    with GUARD.open("a") as guard:
+        if sys.platform == "win32":
+            while True:
+                with contextlib.suppress(OSError):
+                    msvcrt.locking(guard.fileno(), msvcrt.LK_LOCK, 1)
+                    break
+        else:
+            try:
+                fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                say("Another set-up is at work in this folder; waiting for it to end.")
+                fcntl.flock(guard, fcntl.LOCK_EX)
+        yield
+
+
+def setup() -> None:
+    """Make `.venv` and install what is locked, unless a complete set-up of the same is there."""
+    flavour = torch_flavour()
+    stamp = wanted_stamp(flavour)
+    if is_complete(stamp):
+        return
+    try:
+        VENV.mkdir(exist_ok=True)
+        with only_one_setup():
+            if not is_complete(stamp):
+                install(flavour, stamp)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        raise Trouble(
+            f"This user may not write to {error.filename or VENV}. Copy the folder of Headrace "
+            "to a place of your own, or have its owner run: python3 dev.py setup"
+        ) from error
+
+
+def install(flavour: str, stamp: str) -> None:
+    started = time.monotonic()
+    if is_unusable(read_record(), flavour):
+        say("The environment .venv is incomplete or was made for another set-up: making it anew.")
+        empty_venv()
+    write_record("installing", stamp, flavour)
+    if not venv_python().exists():
+        make_venv()
+    try:
+        install_torch(flavour)
+        say("Installing the other locked packages ...")
+        pip("--requirement", str(LOCKED))
+        pip("--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+        check_torch(flavour)
+    except Trouble:
+        write_record("failed", stamp, flavour)
+        raise
+    write_record("complete", stamp, flavour)
+    say(f"Set-up complete in {time.monotonic() - started:.0f} s.")
+
+
+def empty_venv() -> None:
+    for entry in VENV.iterdir():
+        if entry == GUARD:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def make_venv() -> None:
+    if importlib.util.find_spec("ensurepip") is None:
+        package = f"python{sys.version_info[0]}.{sys.version_info[1]}-venv"
+        apt_install([package], "This Python lacks the module ensurepip, which environments need.")
+    say("Making the environment .venv ...")
+    if subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=False).returncode:
+        raise Trouble("Python could not make the environment .venv; the lines above say why.")
+
+
+def pip(*arguments: str, index: str | None = None) -> None:
+    command = [str(venv_python()), "-m", "pip", "install", "--disable-pip-version-check"]
+    if not sys.stdout.isatty():
+        command.append("--quiet")
+    if index:
+        command += ["--index-url", index]
+    outcome = subprocess.run([*command, *arguments], check=False, cwd=ROOT)
+    if outcome.returncode:
+        raise Trouble(
+            "pip could not install what Headrace needs; the lines above say why. "
+            "When that is mended, start the same command again: it goes on from there."
+        )
+
+
+def locked_version(name: str) -> str:
+    for line in LOCKED.read_text(encoding="utf-8").splitlines():
+        if line.startswith(f"{name}=="):
+            return line.split(";")[0].strip().removeprefix(f"{name}==")
+    raise Trouble(f"{LOCKED} does not name a version of {name}.")
+
+
+def reachable(url: str, seconds: float = 6.0) -> bool:
+    """Whether the address answers. A resolver that hangs is not waited for."""
+    answers: list[bool] = []
+
+    def ask() -> None:
+        with contextlib.suppress(OSError, ValueError):
+            request = urllib.request.Request(url, method="HEAD")
+            with urllib.request.urlopen(request, timeout=seconds):
+                answers.append(True)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(seconds)
+    return bool(answers)
+
+
+def torch_index(flavour: str) -> str | None:
+    """PyTorch's own index with this flavour; None where pip's default has it."""
+    if flavour == "cuda":
+        return TORCH_INDEX + "cu130"
+    return TORCH_INDEX + "cpu" if sys.platform == "linux" else None
+
+
+def install_torch(flavour: str) -> None:
+    version = locked_version("torch")
+    index = torch_index(flavour)
+    if index and not reachable(f"{index}/torch/"):
+        say(f"{index} cannot be reached: taking the PyTorch build that pip's own index has.")
+        index = None
+    say(f"Installing PyTorch {version} ...")
+    # From its own index torch comes alone: what it needs comes from pip's index, with the rest.
+    pip(f"torch=={version}", *(["--no-deps"] if index else []), index=index)
+
+
+def check_torch(flavour: str) -> None:
+    """Say which build there is. Raises Trouble where it does not load."""
+    facts = "import torch; print(torch.__version__, torch.version.cuda)"
+    outcome = subprocess.run(
+        [str(venv_python()), "-c", facts], capture_output=True, text=True, check=False
+    )
+    if outcome.returncode:
+        raise Trouble(f"PyTorch is installed but does not load:\n{outcome.stderr.strip()}")
+    build, cuda = outcome.stdout.split()
+    say(f"PyTorch {build} is installed, " + ("for the CPU." if cuda == "None" else f"CUDA {cuda}."))
+    if flavour == "cuda" and cuda == "None":
+        say("There is an NVIDIA driver, but this build cannot use it: the engine runs on the CPU.")

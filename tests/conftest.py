@@ -1,0 +1,49 @@
+"""What every suite shares: the environment they run in, and which tests are left out.
+
+Nothing here imports torch or Qt, so that the suites that need neither stay fast.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+# Before any test module is imported, since torch, Qt and the hub client read these at import.
+# One thread each: the suites run side by side, and sums then do not depend on the machine.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost,::1"
+
+import pytest
+
+_home = tempfile.TemporaryDirectory(prefix="headrace-tests-")
+os.environ["HEADRACE_HOME"] = _home.name  # no test, nor a program it starts, sees the user's files
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="run the slow suites (marker full) too")
+
+
+def _has_cuda() -> bool:
+    if not any(Path("/dev").glob("nvidia[0-9]*")) and not Path("/dev/dxg").exists():
+        return os.name == "nt" and Path(os.environ["SYSTEMROOT"], "System32/nvcuda.dll").exists()
+    return True
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out, visibly as deselected, what this run or this machine is not for."""
+    absent = set()
+    if not config.getoption("--full"):
+        absent.add("full")
+    if not _has_cuda():
+        absent.add("gpu")
+    out = [item for item in items if any(item.get_closest_marker(name) for name in absent)]
+    if out:
+        config.hook.pytest_deselected(items=out)
+        items[:] = [item for item in items if item not in out]
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    _home.cleanup()
