@@ -67,6 +67,13 @@ class UnsupportedModel(HeadraceError):
     code = "model_unsupported"
 
 
+class DeviceUnavailable(HeadraceError):
+    """The device that was asked for is not on this machine, or its driver does not answer."""
+
+    code = "device_unavailable"
+    status = 503
+
+
 class OutOfMemory(HeadraceError):
     """The model or a request needs more memory than there is. The message has both numbers."""
 
