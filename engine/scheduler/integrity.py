@@ -61,7 +61,7 @@ def _check_pages(scheduler: Scheduler) -> None:
     for sequence in scheduler.running:
         _require(
             len(sequence.pages) >= pages.count_for(sequence.computed),
-            f"request {sequence.request}: {sequence.computed} computed, {len(sequence.pages)} pages",
+            f"{sequence.request}: {sequence.computed} computed, {len(sequence.pages)} pages",
         )
         _require(
             len(sequence.pages) <= pages.count_for(len(sequence.tokens)),
