@@ -1,0 +1,72 @@
+"""Messages in the form that chat templates read, whatever protocol they came by.
+
+A message is a dict with `role` and `content` (text), and where present `reasoning_content`, `name`,
+`tool_call_id` and `tool_calls` ([{id, type, function: {name, arguments: dict}}]).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+Message = dict[str, Any]
+
+
+def tool_calls_as_text(messages: list[Message]) -> list[Message]:
+    """History of tool use as plain text, for templates that know nothing of tools.
+
+    The spelling is the one most models with tools were trained on.
+    """
+    return [_as_text(message) for message in messages]
+
+
+def _as_text(message: Message) -> Message:
+    if message["role"] == "tool":
+        return {
+            "role": "user",
+            "content": f"<tool_response>\n{message['content']}\n</tool_response>",
+        }
+    if not message.get("tool_calls"):
+        return message
+    calls = [
+        "<tool_call>\n"
+        + json.dumps(
+            {"name": call["function"]["name"], "arguments": call["function"]["arguments"]},
+            ensure_ascii=False,
+        )
+        + "\n</tool_call>"
+        for call in message["tool_calls"]
+    ]
+    plain = {key: value for key, value in message.items() if key != "tool_calls"}
+    plain["content"] = "\n".join([*([message["content"]] if message["content"] else []), *calls])
+    return plain
+
+
+def merge_turns(messages: list[Message]) -> list[Message]:
+    """Neighbours of one role as one message, for templates that want roles to alternate."""
+    merged: list[Message] = []
+    for message in messages:
+        last = merged[-1] if merged else None
+        plain = not message.get("tool_calls") and message["role"] != "tool"
+        if last and plain and not last.get("tool_calls") and last["role"] == message["role"]:
+            merged[-1] = {**last, "content": last["content"] + "\n\n" + message["content"]}
+        else:
+            merged.append(message)
+    return merged
+
+
+def fold_system(messages: list[Message]) -> list[Message]:
+    """System messages put in front of the user's next message, for templates without that role."""
+    folded: list[Message] = []
+    pending: list[str] = []
+    for message in messages:
+        if message["role"] == "system":
+            pending.append(message["content"])
+        elif message["role"] == "user" and pending:
+            folded.append({**message, "content": "\n\n".join([*pending, message["content"]])})
+            pending = []
+        else:
+            folded.append(message)
+    if pending:
+        folded.append({"role": "user", "content": "\n\n".join(pending)})
+    return merge_turns(folded)

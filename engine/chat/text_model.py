@@ -1,0 +1,138 @@
+"""The text side of a model: tokenizer, chat template, ends, sampling defaults. Torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from engine.chat.conversation import Message
+from engine.chat.model_files import ModelPlace, read_json
+from engine.chat.sampling import sampling_defaults
+from engine.chat.templates import ChatTemplate, TemplateSource, template_source
+from engine.chat.tokenizer import Tokenizer, end_tokens, load_tokenizer, special_map
+from engine.errors import ContextLengthExceeded, InvalidRequest
+from engine.messages import Sampling
+
+
+@dataclass(frozen=True)
+class TextModel:
+    place: ModelPlace
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    end_tokens: tuple[int, ...]
+    """Union of what config.json, generation_config.json and the tokenizer call ends."""
+    defaults: Sampling
+
+    @property
+    def name(self) -> str:
+        return self.place.name
+
+    def chat_prompt(
+        self,
+        messages: list[Message],
+        *,
+        context_tokens: int,
+        variables: dict[str, Any] | None = None,
+        tools: list[dict[str, Any]] | None = None,
+    ) -> list[int]:
+        """Tokens of a conversation, up to where the answer begins.
+
+        Raises ContextLengthExceeded (quickly, for texts far too long), and InvalidRequest when the
+        template refuses the messages or there is none.
+        """
+        if self.template is None:
+            raise InvalidRequest(
+                f"The model {self.name} has no chat template.",
+                hint="Send plain text to /v1/completions instead.",
+                param="messages",
+            )
+        rendered = self.template.render(
+            messages,
+            control_tokens=tuple(self.tokenizer.special),
+            variables=variables,
+            tools=tools,
+        )
+        self._refuse_far_too_long(rendered.text, context_tokens, "messages")
+        if rendered.shield:
+            tokens = self.tokenizer.encode_shielded(rendered.text, rendered.shield)
+        else:
+            tokens = self.tokenizer.encode(rendered.text)
+        return fitting(tokens, context_tokens, "messages")
+
+    def text_prompt(self, text: str, *, context_tokens: int) -> list[int]:
+        """Tokens of a plain text, with what the tokenizer itself puts in front."""
+        self._refuse_far_too_long(text, context_tokens, "prompt")
+        tokens = self.tokenizer.encode(text, add_special_tokens=True)
+        return fitting(tokens, context_tokens, "prompt")
+
+    def _refuse_far_too_long(self, text: str, context_tokens: int, param: str) -> None:
+        least = self.tokenizer.at_least(text, context_tokens)
+        if least > context_tokens:
+            raise too_long(f"at least {least}", context_tokens, param)
+
+
+def fitting(tokens: list[int], context_tokens: int, param: str) -> list[int]:
+    """The tokens, when there is room for them and one more."""
+    if len(tokens) >= context_tokens:
+        raise too_long(str(len(tokens)), context_tokens, param)
+    if not tokens:
+        raise InvalidRequest("The prompt is empty: it has no tokens.", param=param)
+    return tokens
+
+
+def too_long(tokens: str, context_tokens: int, param: str) -> ContextLengthExceeded:
+    return ContextLengthExceeded(
+        f"This model's maximum context length is {context_tokens} tokens, but the prompt has "
+        f"{tokens} tokens and the answer needs at least one more.",
+        hint="Shorten the conversation, or start the server with a larger --context.",
+        param=param,
+    )
+
+
+def load_text_model(place: ModelPlace) -> TextModel:
+    """Raises ModelFilesError or UnsupportedModel naming the file and the field at fault."""
+    if place.is_gguf:
+        return _from_gguf(place)
+    tokenizer = load_tokenizer(place)
+    config = read_json(place.path / "config.json", required=True)
+    generation_path = place.path / "generation_config.json"
+    generation = read_json(generation_path)
+    tokenizer_config = read_json(place.path / "tokenizer_config.json")
+    special = special_map(tokenizer_config, read_json(place.path / "special_tokens_map.json"))
+    nested = config.get("text_config")
+    ends = end_tokens(
+        tokenizer,
+        config.get("eos_token_id"),
+        nested.get("eos_token_id") if isinstance(nested, dict) else None,
+        generation.get("eos_token_id"),
+        special.get("eos_token"),
+    )
+    source = template_source(place.path, tokenizer_config)
+    return TextModel(
+        place=place,
+        tokenizer=tokenizer,
+        template=ChatTemplate(source, special) if source else None,
+        end_tokens=ends,
+        defaults=sampling_defaults(generation, generation_path),
+    )
+
+
+def _from_gguf(place: ModelPlace) -> TextModel:
+    from engine.chat import gguf_tokenizer as gguf  # numpy only where a GGUF file is read
+
+    metadata = gguf.read_metadata(place.path)
+    tokenizer = Tokenizer(gguf.gguf_tokenizer(place.path, metadata), place.path)
+    template = metadata.get("tokenizer.chat_template")
+    source = (
+        TemplateSource(template, f"{place.path}: tokenizer.chat_template")
+        if isinstance(template, str)
+        else None
+    )
+    special = gguf.gguf_special_tokens(place.path, metadata)
+    return TextModel(
+        place=place,
+        tokenizer=tokenizer,
+        template=ChatTemplate(source, special) if source else None,
+        end_tokens=end_tokens(tokenizer, gguf.gguf_ends(metadata)),
+        defaults=Sampling(),
+    )

@@ -1,0 +1,231 @@
+"""Text to tokens and back by the model's own tokenizer.json (or a GGUF file's vocabulary)."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from engine.chat.model_files import ModelPlace
+from engine.errors import ModelFilesError, UnsupportedModel
+
+COUNT_PIECE = 1 << 16
+"""Characters tokenised at a time while a long text is only being counted."""
+PIECE_SLACK = 8
+"""Tokens that cutting a text in two may add, generously: cutting never adds more than a few."""
+_SPACE = "\u2581"
+
+
+class Tokenizer:
+    """One model's vocabulary. Safe to use from several threads."""
+
+    def __init__(self, inner: tokenizers.Tokenizer, origin: Path) -> None:
+        # A tokenizer.json may carry the padding and truncation of its author's training run.
+        inner.no_padding()
+        inner.no_truncation()
+        self._inner = inner
+        self._lock = threading.Lock()
+        self.origin = origin
+        added = inner.get_added_tokens_decoder()
+        self.special: dict[str, int] = {
+            token.content: number for number, token in added.items() if token.special
+        }
+        self._added = {number: token.content for number, token in added.items()}
+        self._special_ids = frozenset(self.special.values())
+        self._kind, self.strips_first_space = _decoder_kind(inner, origin)
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        return self._special_ids
+
+    @cached_property
+    def vocab_size(self) -> int:
+        return int(self._inner.get_vocab_size(with_added_tokens=True))
+
+    @cached_property
+    def _bytes(self) -> dict[int, bytes]:
+        """Bytes of every token; special tokens have none."""
+        table: dict[int, bytes] = {}
+        for text, number in self._inner.get_vocab(with_added_tokens=True).items():
+            if number in self._special_ids:
+                table[number] = b""
+            elif number in self._added:
+                table[number] = text.encode("utf-8")
+            else:
+                table[number] = _token_bytes(text, self._kind)
+        return table
+
+    @cached_property
+    def longest_token_bytes(self) -> int:
+        longest = max((len(raw) for raw in self._bytes.values()), default=1)
+        return max(longest, 1, *(len(text.encode("utf-8")) for text in self.special or ("",)))
+
+    def token_bytes(self, token: int) -> bytes:
+        """UTF-8 bytes, possibly part of a character; b"" for special and unknown ids."""
+        return self._bytes.get(token, b"")
+
+    def token_label(self, token: int) -> str:
+        """The token as a person reads it: its text, with U+FFFD for parts of characters."""
+        text = self._added.get(token)
+        return text if text is not None else self.token_bytes(token).decode("utf-8", "replace")
+
+    def token_id(self, text: str) -> int | None:
+        found: int | None = self._inner.token_to_id(text)
+        return found
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """Tokens of a text in which the spelling of a special token means that token."""
+        with self._lock:
+            return list(self._inner.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def encode_shielded(self, text: str, shield: str) -> list[int]:
+        """Tokens of a text in which spellings broken by `shield` are plain text.
+
+        The pieces between real special tokens are encoded apart, as the tokenizer itself does.
+        """
+        if shield not in text:
+            return self.encode(text)
+        pattern = re.compile("|".join(map(re.escape, sorted(self.special, key=len, reverse=True))))
+        tokens: list[int] = []
+        with self._lock:
+            self._inner.encode_special_tokens = True
+            try:
+                position = 0
+                for match in [*pattern.finditer(text), None]:
+                    end = match.start() if match else len(text)
+                    piece = text[position:end].replace(shield, "")
+                    if piece:
+                        tokens += self._inner.encode(piece, add_special_tokens=False).ids
+                    if match:
+                        tokens.append(self.special[match.group()])
+                        position = match.end()
+            finally:
+                self._inner.encode_special_tokens = False
+        return tokens
+
+    def at_least(self, text: str, limit: int) -> int:
+        """A lower bound of the number of tokens, exact enough to say that `limit` is exceeded.
+
+        Quick for texts far beyond the limit: no more than about `limit` tokens are ever made.
+        Returns 0 when the text may fit, so that it is worth encoding.
+        """
+        nbytes = len(text) if text.isascii() else len(text.encode("utf-8"))
+        floor = nbytes // self.longest_token_bytes
+        if floor > limit:
+            return floor
+        if len(text) <= max(limit, 4 * COUNT_PIECE):
+            return 0
+        counted = 0
+        for start in range(0, len(text), COUNT_PIECE):
+            counted += max(0, len(self.encode(text[start : start + COUNT_PIECE])) - PIECE_SLACK)
+            if counted > limit:
+                return counted
+        return 0
+
+
+def load_tokenizer(place: ModelPlace) -> Tokenizer:
+    """The tokenizer of a model's folder.
+
+    Raises ModelFilesError naming the file that is missing or broken, UnsupportedModel for a
+    vocabulary of a kind this engine cannot read.
+    """
+    path = place.path / "tokenizer.json"
+    if not path.is_file():
+        others = [
+            name for name in ("tokenizer.model", "tiktoken.model") if (place.path / name).exists()
+        ]
+        if others:
+            raise UnsupportedModel(
+                f"{path} is missing; {others[0]} alone cannot be read.",
+                hint="Convert the tokenizer to tokenizer.json, or take a copy that has one.",
+            )
+        raise ModelFilesError(
+            f"{path} is missing.", hint="The download is incomplete: fetch the file again."
+        )
+    try:
+        inner = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises plain Exception with its parser's message
+        raise ModelFilesError(
+            f"{path} is not a tokenizer that can be read: {error}.", hint="Fetch the file again."
+        ) from error
+    return Tokenizer(inner, path)
+
+
+def end_tokens(tokenizer: Tokenizer, *sources: Any) -> tuple[int, ...]:
+    """Union of the ends that several files name: an id, a list of ids, a token's text, nothing."""
+    ends: dict[int, None] = {}
+    for source in sources:
+        for item in source if isinstance(source, list | tuple) else [source]:
+            if isinstance(item, dict):
+                item = item.get("content")
+            number = tokenizer.token_id(item) if isinstance(item, str) else item
+            if isinstance(number, int) and not isinstance(number, bool) and number >= 0:
+                ends[number] = None
+    return tuple(ends)
+
+
+def _decoder_kind(inner: tokenizers.Tokenizer, origin: Path) -> tuple[str, bool]:
+    """How a token's spelling becomes bytes, and whether a text's first space is dropped."""
+    decoder = inner.decoder
+    state: dict[str, Any] = {"type": "none"}
+    if decoder is not None:
+        state = json.loads(decoder.__getstate__())
+    steps: list[dict[str, Any]] = state["decoders"] if state["type"] == "Sequence" else [state]
+    kinds = [str(step["type"]) for step in steps]
+    if "ByteLevel" in kinds:
+        return "byte_level", False
+    if "ByteFallback" in kinds or kinds == ["Metaspace"]:
+        strips = any(step["type"] == "Strip" and step.get("start", 0) > 0 for step in steps)
+        prepends = any(
+            step["type"] == "Metaspace" and step.get("prepend_scheme", "always") != "never"
+            for step in steps
+        )
+        return "sentencepiece", strips or prepends
+    raise UnsupportedModel(
+        f"{origin}: the decoder {' + '.join(kinds)} is not supported.",
+        hint="Byte-level and SentencePiece-like vocabularies are.",
+    )
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The byte-level spelling: printable Latin-1 stands for itself, the rest from U+0100 up."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    table = {chr(byte): byte for byte in plain}
+    others = [byte for byte in range(256) if byte not in plain]
+    table.update({chr(0x100 + index): byte for index, byte in enumerate(others)})
+    return table
+
+
+_ALPHABET = _byte_alphabet()
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+def _token_bytes(text: str, kind: str) -> bytes:
+    if kind == "byte_level":
+        return b"".join(
+            bytes([_ALPHABET[char]]) if char in _ALPHABET else char.encode("utf-8") for char in text
+        )
+    byte = _BYTE_TOKEN.fullmatch(text)
+    if byte:
+        return bytes([int(byte.group(1), 16)])
+    return text.replace(_SPACE, " ").encode("utf-8")
+
+
+def special_map(*configs: dict[str, Any]) -> dict[str, str]:
+    """bos_token, eos_token and their like as text, for templates; earlier configs win."""
+    names: Iterable[str] = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token")
+    found: dict[str, str] = {}
+    for config in configs:
+        for name in names:
+            value = config.get(name)
+            if isinstance(value, dict):
+                value = value.get("content")
+            if isinstance(value, str) and name not in found:
+                found[name] = value
+    return found
