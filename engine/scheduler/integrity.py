@@ -55,8 +55,8 @@ def _check_pages(scheduler: Scheduler) -> None:
     owned = [page for sequence in scheduler.running for page in sequence.pages]
     _require(len(owned) == len(set(owned)), "a KV page has two owners")
     _require(
-        len(owned) + pages.pages.available == pages.total,
-        f"{len(owned)} KV pages owned and {pages.pages.available} free of {pages.total}",
+        len(owned) + pages.available == pages.total,
+        f"{len(owned)} KV pages owned and {pages.available} free of {pages.total}",
     )
     for sequence in scheduler.running:
         _require(

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
+from engine.context.allocator import PageAllocator
 from engine.scheduler.sequence import Sequence
-
-
-class Pages(Protocol):
-    """The allocator of physical KV pages (engine.context.allocator.PageAllocator)."""
-
-    @property
-    def available(self) -> int: ...
-
-    def allocate(self, count: int) -> list[int]: ...
-
-    def free(self, pages: list[int]) -> None: ...
 
 
 @dataclass
 class PageManager:
     """Gives sequences the pages that their tokens need, and takes them back."""
 
-    pages: Pages
-    total: int
+    allocator: PageAllocator
     page_tokens: int
+
+    @property
+    def total(self) -> int:
+        return self.allocator.pages
+
+    @property
+    def available(self) -> int:
+        return self.allocator.free_pages
 
     def count_for(self, tokens: int) -> int:
         return -(-tokens // self.page_tokens)
@@ -33,10 +29,10 @@ class PageManager:
     def grow(self, sequence: Sequence, tokens: int) -> bool:
         """Let the sequence hold `tokens` tokens. False, and no change, if pages are short."""
         missing = self.count_for(tokens) - len(sequence.pages)
-        if missing > self.pages.available:
+        if missing > self.available:
             return False
         if missing > 0:
-            sequence.pages.extend(self.pages.allocate(missing))
+            sequence.pages.extend(self.allocator.allocate(missing))
         return True
 
     def trim(self, sequence: Sequence, tokens: int) -> None:
@@ -44,7 +40,7 @@ class PageManager:
         keep = self.count_for(tokens)
         surplus = sequence.pages[keep:]
         if surplus:
-            self.pages.free(surplus)
+            self.allocator.free(surplus)
             del sequence.pages[keep:]
 
 

@@ -170,7 +170,7 @@ class Scheduler:
         # newcomer would be preempted at once and its prefill be wasted.
         headroom = len(self.running)
         needed = self.pages.count_for(len(sequence.tokens)) + headroom
-        return needed <= self.pages.pages.available
+        return needed <= self.pages.available
 
     def _plan_alone(self) -> Plan | None:
         for sequence in list(self.running):

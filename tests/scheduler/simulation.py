@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
+from engine.context.allocator import PageAllocator
 from engine.messages import Submit
 from engine.scheduler.integrity import check
 from engine.scheduler.limits import Limits
@@ -19,30 +20,6 @@ from engine.scheduler.scheduler import Ending, Scheduler
 from engine.scheduler.sequence import Piece, Plan, Sequence
 
 VOCAB = 50
-
-
-class StrictPages:
-    """An allocator that hands out the most recently freed page first and checks every call."""
-
-    def __init__(self, total: int) -> None:
-        self._free = list(range(total))
-        self._used: set[int] = set()
-
-    @property
-    def available(self) -> int:
-        return len(self._free)
-
-    def allocate(self, count: int) -> list[int]:
-        if count > len(self._free):
-            raise AssertionError(f"{count} pages of {len(self._free)} free")
-        pages = [self._free.pop() for _ in range(count)]
-        self._used.update(pages)
-        return pages
-
-    def free(self, pages: list[int]) -> None:
-        for page in pages:
-            self._used.remove(page)
-            self._free.append(page)
 
 
 def next_token(tokens: Many[int]) -> int:
@@ -79,7 +56,7 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self.scheduler = Scheduler(
-            self.limits, PageManager(StrictPages(self.pages), self.pages, self.page_tokens)
+            self.limits, PageManager(PageAllocator(self.pages), self.page_tokens)
         )
 
     def submit(self, submit: Submit) -> Sequence:

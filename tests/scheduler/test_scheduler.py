@@ -37,7 +37,7 @@ def test_one_request_gives_the_models_tokens() -> None:
     simulation.run()
     assert simulation.outputs[1] == alone(wanted, 6)
     assert simulation.endings == {1: Ending("length")}
-    assert simulation.scheduler.pages.pages.available == 8
+    assert simulation.scheduler.pages.available == 8
 
 
 def test_prompt_is_cut_into_chunks_at_fixed_places() -> None:
@@ -178,7 +178,7 @@ def test_cancel_in_the_middle_of_a_prompt_frees_everything() -> None:
     assert sequence is not None and sequence.state is State.PREFILLING and sequence.computed == 5
     assert simulation.scheduler.end(1) is sequence
     check(simulation.scheduler)
-    assert simulation.scheduler.pages.pages.available == 8
+    assert simulation.scheduler.pages.available == 8
     assert simulation.scheduler.end(1) is None
     assert not simulation.scheduler.has_work
 
@@ -219,7 +219,7 @@ def test_stop_at_withdraws_later_tokens() -> None:
     assert sequence.tokens[7:] == alone(wanted, 3)
     assert sequence.completion_tokens == 3 and sequence.state is State.FINISHED
     assert sequence.computed <= 10
-    assert simulation.scheduler.pages.pages.available == 8
+    assert simulation.scheduler.pages.available == 8
     assert simulation.scheduler.stop_at(1, 2) is None
 
 

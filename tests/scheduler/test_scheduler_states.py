@@ -133,7 +133,7 @@ class Lives(RuleBasedStateMachine):
             return
         self.simulation.run(20_000)
         scheduler = self.simulation.scheduler
-        assert scheduler.pages.pages.available == scheduler.pages.total
+        assert scheduler.pages.available == scheduler.pages.total
         for number, submit in self.submitted.items():
             output = self.simulation.outputs[number]
             expected = alone(submit, self.allowed[number])
