@@ -1,0 +1,226 @@
+"""Find a model's files and check that they are all there and whole. Torch-free.
+
+The app lists models with `inspect_model`, the runtime opens them with `checkpoint.open_checkpoint`;
+both see the same errors, and both before a single tensor is placed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from engine.errors import ModelFilesError, ModelNotFound, UnsupportedModel
+from engine.formats import gguf_parts, hub_layout
+from engine.formats.config_fields import Fields, read_json
+from engine.formats.gguf import GgufError, GgufFile
+from engine.formats.safetensors_header import read_header
+from engine.formats.tensor_info import TensorInfo
+
+CONFIG = "config.json"
+GENERATION_CONFIG = "generation_config.json"
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """A model whose files are complete.
+
+    `config` is config.json, or a GGUF file's metadata. `files` hold the weights in order.
+    """
+
+    kind: Literal["safetensors", "gguf"]
+    path: Path
+    display_name: str
+    config: dict[str, Any]
+    config_source: str
+    generation_config: dict[str, Any]
+    quantisation_config: dict[str, Any]
+    files: tuple[Path, ...]
+    tensors: dict[str, TensorInfo]
+
+
+def inspect_model(path: Path) -> ModelFiles:
+    """The complete model at `path`: a folder, a hub cache's folder, or a .gguf file.
+
+    Raises ModelNotFound, ModelFilesError or UnsupportedModel; each names the file at fault.
+    """
+    if not path.exists():
+        if path.is_symlink():
+            raise ModelNotFound(f"{path} is a link to {path.readlink()}, which is not there")
+        raise ModelNotFound(f"{path} does not exist")
+    if path.is_file():
+        if path.suffix.lower() != ".gguf":
+            raise ModelNotFound(
+                f"{path} is not a model folder and not a .gguf file",
+                hint=f"Point at the folder that holds {CONFIG}.",
+            )
+        return _gguf_files(path)
+    folder = _model_folder(path)
+    if folder.suffix == ".gguf" and folder.is_file():
+        return _gguf_files(folder)
+    return _safetensors_files(folder)
+
+
+def _model_folder(path: Path) -> Path:
+    """The folder with config.json that `path` leads to, or the one .gguf model in it."""
+    if (path / CONFIG).is_file() or (path / CONFIG).is_symlink():
+        return path
+    if hub_layout.repository_name(path.name) and (path / "snapshots").is_dir():
+        return _model_folder(hub_layout.snapshot_of(path))
+    models = gguf_parts.entries(path)
+    if len(models) == 1:
+        return models[0].parts[0] if models[0].parts[0].is_file() else _first_present(models[0])
+    if models:
+        raise ModelNotFound(
+            f"{path} holds {len(models)} models",
+            hint=f"Point at one file: {', '.join(m.parts[0].name for m in models)}",
+        )
+    repositories = hub_layout.repositories(path)
+    if repositories:
+        raise ModelNotFound(
+            f"{path} is a download cache, not a model",
+            hint=f"Point at one of its models: {', '.join(str(r) for r in repositories)}",
+        )
+    if any(path.glob("*.gguf")):
+        raise UnsupportedModel(
+            f"{path} holds only a vision projector (mmproj), which is not a chat model",
+            hint="Point at the text model's .gguf file.",
+        )
+    if hub_layout.unfinished(path):
+        raise ModelFilesError(
+            f"{path / CONFIG} is missing and {', '.join(hub_layout.unfinished(path))} is there: "
+            "the download is incomplete"
+        )
+    raise ModelNotFound(
+        f"{path} holds no model: {CONFIG} is not there, nor is a .gguf file",
+        hint=f"Point at the folder that holds {CONFIG}.",
+    )
+
+
+def _first_present(entry: gguf_parts.GgufEntry) -> Path:
+    return next(part for part in entry.parts if part.is_file())
+
+
+def _optional_json(path: Path) -> dict[str, Any]:
+    """The object in an optional file; a dangling link or a folder in its place is an error."""
+    if not path.exists() and not path.is_symlink():
+        return {}
+    return read_json(hub_layout.require_file(path))
+
+
+def _safetensors_files(folder: Path) -> ModelFiles:
+    config_file = hub_layout.require_file(folder / CONFIG)
+    config = read_json(config_file)
+    files, index = _shards(folder)
+    tensors: dict[str, TensorInfo] = {}
+    for file in files:
+        hub_layout.require_file(file)
+    for file in files:
+        for name, info in read_header(file).items():
+            if name in tensors:
+                raise ModelFilesError(
+                    f"tensor {name} is in {tensors[name].file} and again in {file}"
+                )
+            tensors[name] = info
+    for name, file_name in index.items():
+        if name not in tensors or tensors[name].file.name != file_name:
+            raise ModelFilesError(f"{folder / file_name} has no tensor {name}, which {INDEX} names")
+    return ModelFiles(
+        kind="safetensors",
+        path=folder,
+        display_name=hub_layout.display_name(folder),
+        config=config,
+        config_source=str(config_file),
+        generation_config=_optional_json(folder / GENERATION_CONFIG),
+        quantisation_config=_optional_json(folder / "hf_quant_config.json"),
+        files=files,
+        tensors=tensors,
+    )
+
+
+def _shards(folder: Path) -> tuple[tuple[Path, ...], dict[str, str]]:
+    """The weight files, and which of them the index says holds each tensor."""
+    index_file = folder / INDEX
+    if index_file.exists() or index_file.is_symlink():
+        fields = Fields(read_json(hub_layout.require_file(index_file)), str(index_file))
+        weight_map = fields.child("weight_map").values
+        for name, file in weight_map.items():
+            # A name with a path in it could lead out of the model's folder.
+            if not isinstance(file, str) or not file or file != Path(file).name or "\\" in file:
+                raise ModelFilesError(f"{index_file}: tensor {name} lies in {file!r}, no file name")
+        if not weight_map:
+            raise ModelFilesError(f"{index_file} names no tensors")
+        return tuple(folder / file for file in sorted(set(weight_map.values()))), weight_map
+    single = folder / SINGLE
+    if single.exists() or single.is_symlink():
+        return (single,), {}
+    others = sorted(p.name for p in folder.iterdir() if p.suffix in (".safetensors", ".bin", ".pt"))
+    partial = hub_layout.unfinished(folder)
+    if partial:
+        problem = f"{', '.join(partial)} is there: the download is incomplete"
+    elif others:
+        problem = f"there is {', '.join(others[:4])}, but neither {SINGLE} nor {INDEX}"
+    else:
+        problem = f"there is neither {SINGLE} nor {INDEX}"
+    raise ModelFilesError(f"{folder} holds no weights: {problem}", hint="Fetch the model again.")
+
+
+def _gguf_files(path: Path) -> ModelFiles:
+    entry = gguf_parts.entry_of(path)
+    if gguf_parts.is_projector(path):
+        raise _projector(path)
+    if entry.missing:
+        raise ModelFilesError(
+            f"{path.parent}: {', '.join(entry.missing)} of {entry.name} is missing: "
+            "the download is incomplete",
+            hint="Fetch the missing part.",
+        )
+    tensors: dict[str, TensorInfo] = {}
+    metadata: dict[str, Any] = {}
+    for number, part in enumerate(entry.parts):
+        opened = open_gguf(part)
+        if number == 0:
+            metadata = opened.metadata
+        for name, info in opened.tensors.items():
+            if name in tensors:
+                raise ModelFilesError(
+                    f"tensor {name} is in {tensors[name].file} and again in {part}"
+                )
+            tensors[name] = TensorInfo(name, info.kind, info.shape, info.nbytes, part, info.offset)
+    expected = metadata.get("split.tensors.count", len(tensors))
+    if expected != len(tensors):
+        raise ModelFilesError(
+            f"{entry.parts[0]} announces {expected} tensors, its parts hold {len(tensors)}"
+        )
+    if metadata.get("general.architecture") == "clip":
+        raise _projector(path)
+    return ModelFiles(
+        kind="gguf",
+        path=entry.parts[0],
+        display_name=entry.name,
+        config=metadata,
+        config_source=str(entry.parts[0]),
+        generation_config={},
+        quantisation_config={},
+        files=entry.parts,
+        tensors=tensors,
+    )
+
+
+def open_gguf(path: Path) -> GgufFile:
+    """The file, with the reader's complaint as a ModelFilesError."""
+    try:
+        return GgufFile(path)
+    except GgufError as error:
+        raise ModelFilesError(str(error), hint="Fetch the file again.") from error
+    except OSError as error:
+        raise ModelFilesError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _projector(path: Path) -> UnsupportedModel:
+    return UnsupportedModel(
+        f"{path} is a vision projector (mmproj), not a chat model",
+        hint="Point at the text model's .gguf file.",
+    )

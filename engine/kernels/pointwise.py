@@ -1,0 +1,59 @@
+"""RMS norm, rotary embedding and router: small operations that are computed in float32."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engine.kernels.registry import operation
+
+
+@operation("rms_norm")
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x [..., D] over the root of its mean square, times weight float32 [D]: x's dtype."""
+    wide = x.to(torch.float32)
+    scaled = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
+    return (scaled * weight).to(x.dtype)
+
+
+@operation("gated_rms_norm")
+def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """rms_norm of x [..., D], then times silu(gate [..., D]): in the gate's dtype."""
+    wide = x.to(torch.float32)
+    scaled = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
+    return (scaled * weight * torch.nn.functional.silu(gate.to(torch.float32))).to(gate.dtype)
+
+
+@operation("rotary")
+def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate the first 2 * half dimensions of x [N, heads, D], pairs being (i, i + half).
+
+    cos and sin are float32 [N, half]; the other dimensions pass unchanged. Returns x's dtype.
+    """
+    half = cos.shape[-1]
+    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+    first = x[..., :half].to(torch.float32)
+    second = x[..., half : 2 * half].to(torch.float32)
+    turned = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+    if 2 * half == x.shape[-1]:
+        return turned.to(x.dtype)
+    return torch.cat([turned.to(x.dtype), x[..., 2 * half :]], dim=-1)
+
+
+@operation("router_top_k")
+def router_top_k(logits: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
+    """Softmax over all experts of logits float32 [N, E], then the best `top_k`.
+
+    Returns ids int64 [N, k] and weights float32 [N, k], which sum to one where `normalise`.
+    """
+    weights, ids = torch.topk(torch.softmax(logits, dim=-1), top_k, dim=-1)
+    if normalise:
+        weights = weights / weights.sum(dim=-1, keepdim=True)
+    return ids, weights
+
+
+@operation("swiglu")
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """silu(gate) * up, computed in float32, in gate's dtype."""
+    wide = torch.nn.functional.silu(gate.to(torch.float32)) * up.to(torch.float32)
+    return wide.to(gate.dtype)

@@ -1,0 +1,66 @@
+"""Operations by name and device type.
+
+An operation is its torch reference, which runs on every device, plus the kernels registered for
+one device type. Layers call the operation; which kernel answers is decided here and nowhere else.
+The first argument of an operation is a tensor: its device decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import torch
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Operation(Generic[P, R]):
+    def __init__(self, name: str, reference: Callable[P, R]) -> None:
+        self.name = name
+        self.reference = reference
+        self._kernels: dict[str, Callable[P, R]] = {}
+        self.__doc__ = reference.__doc__
+
+    def register(self, device_type: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+        """Decorator: this kernel answers for tensors on `device_type` ("cuda", "cpu")."""
+
+        def add(kernel: Callable[P, R]) -> Callable[P, R]:
+            if device_type in self._kernels:
+                raise ValueError(f"{self.name} has a kernel for {device_type} already")
+            self._kernels[device_type] = kernel
+            return kernel
+
+        return add
+
+    def kernel(self, device_type: str) -> Callable[P, R]:
+        """What answers on `device_type`: its kernel, or the reference where none is registered."""
+        return self._kernels.get(device_type, self.reference)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        first = args[0]
+        if not isinstance(first, torch.Tensor):
+            raise TypeError(f"{self.name} takes a tensor first, not {type(first).__name__}")
+        return self.kernel(first.device.type)(*args, **kwargs)
+
+
+_OPERATIONS: dict[str, Operation[..., Any]] = {}
+
+
+def operation(name: str) -> Callable[[Callable[P, R]], Operation[P, R]]:
+    """Decorator: the function is the torch reference of a new operation `name`."""
+
+    def define(reference: Callable[P, R]) -> Operation[P, R]:
+        if name in _OPERATIONS:
+            raise ValueError(f"operation {name} is defined twice")
+        defined = Operation(name, reference)
+        _OPERATIONS[name] = defined
+        return defined
+
+    return define
+
+
+def lookup(name: str) -> Operation[..., Any]:
+    """The operation called `name`; KeyError if its module was never imported."""
+    return _OPERATIONS[name]

@@ -1,0 +1,23 @@
+"""One decoder layer: mixer and feed-forward, each behind a norm and beside the residual."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from engine.layers.linear import RmsNorm
+from engine.layers.step import Step
+
+
+@dataclass(frozen=True)
+class DecoderLayer:
+    mixer_norm: RmsNorm
+    mixer: Callable[[Tensor, Step], Tensor]
+    feed_forward_norm: RmsNorm
+    feed_forward: Callable[[Tensor], Tensor]
+
+    def __call__(self, x: Tensor, step: Step) -> Tensor:
+        x = x + self.mixer(self.mixer_norm(x), step)
+        return x + self.feed_forward(self.feed_forward_norm(x))

@@ -1,0 +1,45 @@
+"""Mixture of experts: router, shared expert, and whoever computes the routed experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from engine.kernels.pointwise import router_top_k
+from engine.layers.linear import Linear, Mlp
+
+
+class ExpertsForward(Protocol):
+    """The routed experts of all layers, wherever their weights are."""
+
+    def __call__(self, layer: int, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+        """x [T, hidden], ids int64 [T, k], weights float32 [T, k]: the weighted sum [T, hidden]."""
+        ...
+
+
+@dataclass(frozen=True)
+class Moe:
+    layer: int
+    top_k: int
+    normalise_top_k: bool
+    router: Tensor
+    """float32 [experts, hidden]"""
+    experts: ExpertsForward
+    shared: Mlp | None = None
+    shared_gate: Linear | None = None
+    """[1, hidden]: its sigmoid scales the shared expert's output."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        # Routing is decided in float32: a rounded logit picks another expert.
+        logits = torch.nn.functional.linear(x.to(torch.float32), self.router)
+        ids, weights = router_top_k(logits, self.top_k, self.normalise_top_k)
+        out = self.experts(self.layer, x, ids, weights)
+        if self.shared is None:
+            return out
+        shared = self.shared(x)
+        if self.shared_gate is not None:
+            shared = (shared * torch.sigmoid(self.shared_gate(x).to(torch.float32))).to(x.dtype)
+        return out + shared

@@ -1,0 +1,50 @@
+"""A loaded model: embedding, decoder layers, last norm, output layer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engine.context.batch import Batch
+from engine.context.kv import KvPages
+from engine.context.states import StatePool
+from engine.layers.decoder import DecoderLayer
+from engine.layers.linear import Embedding, Linear, RmsNorm
+from engine.layers.rotary import Rotary
+from engine.layers.step import Step
+from engine.models.spec import ModelSpec
+
+
+class Model:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        embedding: Embedding,
+        layers: tuple[DecoderLayer, ...],
+        norm: RmsNorm,
+        head: Linear,
+        rotary: Rotary,
+        dense_bytes: int,
+    ) -> None:
+        self.spec = spec
+        self.dense_bytes = dense_bytes
+        """Bytes of everything but routed experts, as placed on the device."""
+        self._embedding = embedding
+        self._layers = layers
+        self._norm = norm
+        self._head = head
+        self._rotary = rotary
+
+    @torch.no_grad()
+    def forward(self, batch: Batch, kv: KvPages, states: StatePool | None) -> Tensor:
+        """Logits float32 [R, vocab] of the batch's logit rows.
+
+        Keys and values of all rows are in `kv` afterwards, and `states` stand after each
+        sequence's last row. A sequence with context 0 starts from an empty state.
+        """
+        step = Step.begin(batch, kv, states, self._rotary)
+        x = self._embedding(batch.tokens)
+        for layer in self._layers:
+            x = layer(x, step)
+        last = self._norm(x[batch.logit_rows])
+        return self._head(last).to(torch.float32)

@@ -1,0 +1,110 @@
+"""From a checkpoint to a spec and a model: which family, and its tensors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import torch
+
+from engine.errors import UnsupportedModel
+from engine.formats.checkpoint import Checkpoint
+from engine.formats.config_fields import Fields
+from engine.formats.expert_tensors import ExpertTensors
+from engine.layers.linear import Linear
+from engine.layers.moe import ExpertsForward
+from engine.layers.rotary import Rotary
+from engine.models import experts as expert_names
+from engine.models import llama, qwen3_5_moe, qwen_moe
+from engine.models.family import Family
+from engine.models.loader import DenseLoader, require_dtype
+from engine.models.model import Model
+from engine.models.spec import ModelSpec
+
+log = logging.getLogger(__name__)
+
+FAMILIES = (llama.FAMILY, qwen_moe.QWEN2_MOE, qwen_moe.QWEN3_MOE, qwen3_5_moe.FAMILY)
+_BY_MODEL_TYPE = {name: family for family in FAMILIES for name in family.model_types}
+_BY_NAME = {family.name: family for family in FAMILIES}
+_GGUF_ARCHITECTURES = {"llama": llama.FAMILY}
+
+Progress = Callable[[int, int], None]
+
+
+def family_of(checkpoint: Checkpoint) -> Family:
+    """By `model_type`, or a GGUF file's architecture. UnsupportedModel names what is not known."""
+    fields = Fields(checkpoint.config, checkpoint.config_source)
+    gguf = checkpoint.kind == "gguf"
+    known = _GGUF_ARCHITECTURES if gguf else _BY_MODEL_TYPE
+    field = "general.architecture" if gguf else "model_type"
+    name = fields.text(field)
+    if name not in known:
+        raise UnsupportedModel(
+            f"{fields.source}: {field} {name!r} is not supported",
+            hint=f"Supported {'in GGUF files ' if gguf else ''}are {', '.join(sorted(known))}.",
+        )
+    return known[name]
+
+
+def describe(checkpoint: Checkpoint) -> ModelSpec:
+    """What the checkpoint's model is. UnsupportedModel or ModelConfigError name the field."""
+    family = family_of(checkpoint)
+    return family.describe(family.view(checkpoint))
+
+
+def build_model(
+    checkpoint: Checkpoint,
+    spec: ModelSpec,
+    device: torch.device,
+    dtype: torch.dtype,
+    experts: ExpertsForward | None,
+    progress: Progress | None = None,
+) -> Model:
+    """Place all dense weights on `device`. `experts` computes the routed experts; a dense model has
+    none. `progress` hears (layers placed, layers).
+
+    Raises ModelFilesError that names a tensor and its file when one is missing or has the wrong
+    shape or dtype.
+    """
+    require_dtype(dtype)
+    family = _BY_NAME[spec.family]
+    view = family.view(checkpoint)
+    loader = DenseLoader(view, device, dtype)
+    if experts is None:
+        if spec.moe is not None:
+            raise ValueError(
+                f"a model of family {spec.family} needs someone to compute its experts"
+            )
+        experts = _NoExperts()
+    embedding = loader.embedding("model.embed_tokens", spec.vocab_size, spec.hidden)
+    layers = []
+    for index in range(len(spec.layers)):
+        layers.append(family.build_layer(loader, spec, index, experts))
+        if progress is not None:
+            progress(index + 1, len(spec.layers))
+    head = (
+        Linear(embedding.weight)
+        if spec.tie_embeddings
+        else loader.linear("lm_head", spec.vocab_size, spec.hidden)
+    )
+    norm = loader.norm("model.norm.weight", spec.hidden, spec.norm_eps, spec.norm_plus_one)
+    rotary = Rotary(spec.attention.rope, device)
+    return Model(spec, embedding, tuple(layers), norm, head, rotary, loader.nbytes)
+
+
+class _NoExperts:
+    """Stands where a dense model's experts would; nothing calls it."""
+
+    def __call__(
+        self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
+        raise ValueError(
+            f"layer {layer} of a dense model sent {tuple(x.shape)} to experts {tuple(ids.shape)} "
+            f"with weights {tuple(weights.shape)}"
+        )
+
+
+def expert_tensors(spec: ModelSpec, checkpoint: Checkpoint, layer: int) -> list[ExpertTensors]:
+    """The routed experts of one MoE layer in order; their names and shapes are checked here, their
+    data is read when asked for. Raises ModelFilesError that names a tensor and its file."""
+    return expert_names.expert_tensors(spec, _BY_NAME[spec.family].view(checkpoint), layer)
