@@ -1,0 +1,118 @@
+"""Computes one plan: batch, forward, sample. Tells which member of a step an error belongs to."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from engine.errors import HeadraceError, StepFailed
+from engine.messages import TokenLogprob
+from engine.runtime import faults
+from engine.runtime.debug import DebugFaults
+from engine.runtime.parts import Parts
+from engine.runtime.sampler import logprobs, sample
+from engine.runtime.sampling_row import SamplingRow
+from engine.runtime.step import build_batch
+from engine.scheduler.sequence import Piece, Plan
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Request:
+    """The runtime's own side of a live request."""
+
+    sampling: SamplingRow
+    logprobs: int
+    """As in Submit."""
+    submitted: float
+    """Monotonic clock, seconds."""
+    answered: bool = False
+    """Its first token has been sampled."""
+
+
+@dataclass
+class Outcome:
+    """What a piece came to. Without error and token it was a part of a prompt."""
+
+    piece: Piece
+    token: int | None = None
+    logprob: float | None = None
+    top: list[TokenLogprob] = field(default_factory=list)
+    error: HeadraceError | None = None
+
+
+class StepRunner:
+    def __init__(self, parts: Parts, debug: DebugFaults) -> None:
+        self._parts = parts
+        self._debug = debug
+
+    @torch.inference_mode()
+    def run(self, plan: Plan, requests: Mapping[int, Request]) -> list[Outcome]:
+        """Compute a plan. What this raises concerns the step as a whole; a sampler's error or
+        logits that are no numbers concern one member and stand in its outcome."""
+        logits = self._forward(plan)
+        outcomes = [Outcome(piece) for piece in plan.pieces]
+        sampling = [outcome for outcome in outcomes if outcome.piece.samples]
+        if not sampling:
+            return outcomes
+        good = []
+        for row, finite in enumerate(torch.isfinite(logits).all(dim=-1).tolist()):
+            if finite:
+                good.append(row)
+            else:
+                sampling[row].error = _not_a_number(sampling[row].piece)
+        self._sample(logits, good, sampling, requests)
+        return outcomes
+
+    def _forward(self, plan: Plan) -> torch.Tensor:
+        parts = self._parts
+        self._debug.apply(plan)
+        parts.experts.begin_step()
+        try:
+            return parts.model.forward(build_batch(plan, parts.device), parts.kv, parts.states)
+        finally:
+            parts.experts.end_step()
+
+    def _sample(
+        self,
+        logits: torch.Tensor,
+        rows: list[int],
+        outcomes: list[Outcome],
+        requests: Mapping[int, Request],
+    ) -> None:
+        """Fill in tokens and logprobs of `rows`; an error that one of them causes is its own."""
+        if not rows:
+            return
+        members = [requests[outcomes[row].piece.sequence.request] for row in rows]
+        chosen = logits if len(rows) == logits.shape[0] else logits[rows]
+        try:
+            tokens = sample(chosen, [member.sampling for member in members])
+            told = logprobs(chosen, tokens, [member.logprobs for member in members])
+        except Exception as error:
+            if faults.is_device_fault(error):
+                raise
+            if len(rows) > 1:
+                for row in rows:
+                    self._sample(logits, [row], outcomes, requests)
+                return
+            piece = outcomes[rows[0]].piece
+            logger.exception("sampling for request %d failed", piece.sequence.request)
+            outcomes[rows[0]].error = faults.request_fault(error, piece.sequence.request)
+            return
+        for row, token, (logprob, top) in zip(rows, tokens, told, strict=True):
+            outcomes[row].token = token
+            outcomes[row].logprob = logprob
+            outcomes[row].top = top
+
+
+def _not_a_number(piece: Piece) -> StepFailed:
+    position = piece.start + piece.length - 1
+    return StepFailed(
+        f"The model's output at position {position} is not a number (NaN or infinite), "
+        "so no token can be chosen.",
+        hint="A damaged weight file or a format that overflows causes this; other requests go on.",
+    )

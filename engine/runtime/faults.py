@@ -1,0 +1,56 @@
+"""What an exception of a step means: for one request, for the step's size, or for the process."""
+
+from __future__ import annotations
+
+import torch
+
+from engine.errors import DeviceFault, HeadraceError, OutOfMemory, StepFailed
+
+# Sentences by which torch's CPU allocator and cuBLAS report a lack of memory as a RuntimeError.
+_MEMORY_SENTENCES = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "DefaultCPUAllocator: not enough memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError | OutOfMemory):
+        return True
+    return isinstance(error, RuntimeError) and any(each in str(error) for each in _MEMORY_SENTENCES)
+
+
+def is_device_fault(error: Exception) -> bool:
+    """Whether the CUDA context is lost: every later call on it would raise the same error.
+
+    Kernels run asynchronously, so the call that raises need not be the one at fault.
+    """
+    return isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error)
+
+
+def device_fault(error: Exception) -> DeviceFault:
+    return DeviceFault(
+        f"The GPU reported an error that this process cannot recover from: {_first_line(error)}",
+        hint="The engine restarts. If this repeats, update the GPU driver and report the log.",
+    )
+
+
+def request_fault(error: Exception, request: int) -> HeadraceError:
+    """The typed error that the request ends with."""
+    if is_out_of_memory(error):
+        return OutOfMemory(
+            f"Request {request} ran out of memory twice, the second time alone in its step: "
+            f"{_first_line(error)}",
+            hint="Shorten the prompt, or lower --max-sequences or --moe-cache-rate.",
+        )
+    if isinstance(error, HeadraceError):
+        return error
+    return StepFailed(
+        f"The step of request {request} raised {type(error).__name__}: {_first_line(error)}",
+        hint="Other requests go on. The log has the traceback.",
+    )
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else "no message"
