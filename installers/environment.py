@@ -38,6 +38,10 @@ GUARD = VENV / "headrace-setup.lock"
 TORCH_INDEX = "https://download.pytorch.org/whl/"
 
 
+class KilledError(Trouble):
+    """pip did not end by itself."""
+
+
 def venv_python() -> Path:
     return VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
@@ -151,6 +155,8 @@ def install(flavour: str, stamp: str) -> None:
         pip("--requirement", str(LOCKED))
         pip("--no-deps", "--no-build-isolation", "--editable", str(ROOT))
         check_torch(flavour)
+    except KilledError:
+        raise  # half of a package may lie there: the record stays at `installing`
     except Trouble:
         write_record("failed", stamp, flavour)
         raise
@@ -184,6 +190,10 @@ def pip(*arguments: str, index: str | None = None) -> None:
     if index:
         command += ["--index-url", index]
     outcome = subprocess.run([*command, *arguments], check=False, cwd=ROOT)
+    if outcome.returncode < 0:
+        raise KilledError(
+            f"pip was ended by signal {-outcome.returncode}; start the command again."
+        )
     if outcome.returncode:
         raise Trouble(
             "pip could not install what Headrace needs; the lines above say why. "
@@ -226,6 +236,8 @@ def install_torch(flavour: str) -> None:
     index = torch_index(flavour)
     if index and not reachable(f"{index}/torch/"):
         say(f"{index} cannot be reached: taking the PyTorch build that pip's own index has.")
+        if sys.platform == "linux" and flavour == "cpu":
+            say("On Linux that can be the CUDA build of several gigabytes. It runs on the CPU too.")
         index = None
     say(f"Installing PyTorch {version} ...")
     # From its own index torch comes alone: what it needs comes from pip's index, with the rest.
