@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import jinja2
 import jinja2.ext
@@ -36,7 +36,7 @@ class LimitExceeded(Exception):
 class _GenerationTag(jinja2.ext.Extension):
     """`{% generation %}` marks assistant text for training; for a prompt it is transparent."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 - the base class declares it so
 
     def parse(self, parser: Any) -> nodes.Node | list[nodes.Node]:
         next(parser.stream)

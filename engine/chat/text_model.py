@@ -14,6 +14,21 @@ from engine.errors import ContextLengthExceeded, InvalidRequest
 from engine.messages import Sampling
 
 
+class PromptTooLong(ContextLengthExceeded):
+    """`tokens` is what was counted before giving up: a lower bound where `exact` is False."""
+
+    def __init__(self, tokens: int, limit: int, param: str, *, exact: bool = True) -> None:
+        count = str(tokens) if exact else f"at least {tokens}"
+        super().__init__(
+            f"This model's maximum context length is {limit} tokens, but the prompt has {count} "
+            "tokens and the answer needs at least one more.",
+            hint="Shorten the conversation, or start the server with a larger --context.",
+            param=param,
+        )
+        self.tokens = tokens
+        self.limit = limit
+
+
 @dataclass(frozen=True)
 class TextModel:
     place: ModelPlace
@@ -68,25 +83,18 @@ class TextModel:
     def _refuse_far_too_long(self, text: str, context_tokens: int, param: str) -> None:
         least = self.tokenizer.at_least(text, context_tokens)
         if least > context_tokens:
-            raise too_long(f"at least {least}", context_tokens, param)
+            raise PromptTooLong(least, context_tokens, param, exact=False)
 
 
 def fitting(tokens: list[int], context_tokens: int, param: str) -> list[int]:
     """The tokens, when there is room for them and one more."""
     if len(tokens) >= context_tokens:
-        raise too_long(str(len(tokens)), context_tokens, param)
+        raise PromptTooLong(len(tokens), context_tokens, param)
     if not tokens:
         raise InvalidRequest("The prompt is empty: it has no tokens.", param=param)
     return tokens
 
 
-def too_long(tokens: str, context_tokens: int, param: str) -> ContextLengthExceeded:
-    return ContextLengthExceeded(
-        f"This model's maximum context length is {context_tokens} tokens, but the prompt has "
-        f"{tokens} tokens and the answer needs at least one more.",
-        hint="Shorten the conversation, or start the server with a larger --context.",
-        param=param,
-    )
 
 
 def load_text_model(place: ModelPlace) -> TextModel:

@@ -1,0 +1,131 @@
+"""The server as an ASGI application."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from engine.errors import HeadraceError
+from engine.server import anthropic, control, openai
+from engine.server.http import HUNG_UP, MethodNotAllowed, NotFound, error_response
+from engine.server.ownership import Ownership
+from engine.server.security import Security
+from engine.server.service import Service
+
+access_log = logging.getLogger("headrace.access")
+log = logging.getLogger("headrace.server")
+
+_POLLED = ("/health", "/v1/engine/")
+"""Asked for every second by the app; logged only where something changes."""
+
+
+def create_app(
+    service: Service,
+    ownership: Ownership,
+    end: Callable[[str], None],
+    *,
+    api_key: str = "",
+    allow_hosts: Sequence[str] = (),
+    allow_origins: Sequence[str] = (),
+) -> ASGIApp:
+    """`end(reason)` shuts the server down in order."""
+    handlers: dict[type[Exception] | int, Callable[[Request, Exception], Awaitable[Response]]] = {
+        HeadraceError: _typed,
+        HTTPException: _http,
+        ClientDisconnect: _hung_up,
+        Exception: _unexpected,
+    }
+    app = Starlette(
+        routes=[
+            *openai.routes(service),
+            *anthropic.routes(service),
+            *control.routes(service, ownership, end),
+        ],
+        exception_handlers=handlers,  # type: ignore[arg-type]
+    )
+    app.router.redirect_slashes = False
+    secured = Security(
+        app,
+        api_key=api_key,
+        control_token=ownership.token,
+        allow_hosts=allow_hosts,
+        allow_origins=allow_origins,
+    )
+    return AccessLog(secured)
+
+
+async def _typed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HeadraceError)  # registered for it
+    return error_response(request.url.path, error)
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    """Starlette's own refusals (unknown path, wrong method), in the protocol's shape."""
+    assert isinstance(error, HTTPException)  # registered for it
+    path = request.url.path
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        answer = error_response(
+            path, MethodNotAllowed(f"{request.method} is not offered at {path}.")
+        )
+        if allowed:
+            answer.headers["Allow"] = allowed
+        return answer
+    hint = ""
+    if path.startswith("/v1/v1/"):
+        hint = "The base URL ends in /v1 and the client adds another: leave one out."
+    return error_response(
+        path, NotFound(f"There is nothing at {request.method} {path}.", hint=hint)
+    )
+
+
+async def _hung_up(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=HUNG_UP)
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    log.exception("a request failed in a way that is a mistake of the server", exc_info=error)
+    return error_response(
+        request.url.path,
+        HeadraceError("The server made a mistake with this request; its log has the details."),
+    )
+
+
+class AccessLog:
+    """One line a request, without the noise of polling."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or (
+            scope["method"] == "GET" and scope["path"].startswith(_POLLED)
+        ):
+            await self._app(scope, receive, send)
+            return
+        status = 0
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        began = time.monotonic()
+        try:
+            await self._app(scope, receive, watched)
+        finally:
+            access_log.info(
+                "%s %s %d %.3f s",
+                scope["method"],
+                scope["path"],
+                status,
+                time.monotonic() - began,
+            )

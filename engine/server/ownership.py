@@ -1,0 +1,153 @@
+"""Who owns this server: the state file, the control token, and the owner that is watched."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+import engine
+from engine import paths
+from engine.errors import InvalidRequest
+from engine.server.service import Service
+
+log = logging.getLogger("headrace.server")
+
+POLL_S = 1.0
+
+
+class ServerState(msgspec.Struct, kw_only=True):
+    """What the app reads to find, check and re-adopt a running server."""
+
+    pid: int
+    started: float
+    """The process's start time as psutil gives it: a recycled pid has another."""
+    argv: list[str]
+    host: str
+    port: int
+    version: str
+    control_token_file: str
+    owner_pid: int = 0
+    owner_started: float = 0.0
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Replace a file at once, readable by its user only."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    # The mode is given when the file is made: there is no moment in which others could read it.
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+class Ownership:
+    """Files under the home folder for the life of the server, and the watch over its owner."""
+
+    def __init__(self, *, host: str, port: int, owner_pid: int = 0, grace_s: float = 60.0) -> None:
+        me = psutil.Process()
+        self.token = secrets.token_urlsafe(32)
+        self._grace_s = grace_s
+        self._lost_at: float | None = None
+        self._state = ServerState(
+            pid=me.pid,
+            started=me.create_time(),
+            argv=me.cmdline(),
+            host=host,
+            port=port,
+            version=engine.__version__,
+            control_token_file=str(paths.control_token_file()),
+        )
+        if owner_pid:
+            started = _start_time(owner_pid)
+            self._state.owner_pid = owner_pid
+            # An owner that is gone already has no start time, and the grace begins now.
+            self._state.owner_started = started or 0.0
+
+    @property
+    def owner_pid(self) -> int:
+        return self._state.owner_pid
+
+    def publish(self) -> None:
+        write_private(paths.control_token_file(), self.token.encode())
+        self._write_state()
+
+    def withdraw(self) -> None:
+        """Remove both files, unless a server started later has replaced them."""
+        if _read_state() == (self._state.pid, self._state.started):
+            paths.state_file().unlink(missing_ok=True)
+        token_file = paths.control_token_file()
+        with contextlib.suppress(OSError):
+            if token_file.read_bytes() == self.token.encode():
+                token_file.unlink()
+
+    def adopt(self, pid: int) -> None:
+        """Raises InvalidRequest when no such process runs."""
+        started = _start_time(pid)
+        if started is None:
+            raise InvalidRequest(f"There is no process {pid}.", param="pid")
+        self._state.owner_pid = pid
+        self._state.owner_started = started
+        self._lost_at = None
+        self._write_state()
+        log.info("process %d owns this server now", pid)
+
+    async def watch(self, service: Service, end: Callable[[str], None]) -> None:
+        """Call `end` once the owner is gone and nobody was served for the time of grace."""
+        while True:
+            await asyncio.sleep(min(POLL_S, max(self._grace_s / 4, 0.05)))
+            if not self._state.owner_pid or self._owner_lives():
+                self._lost_at = None
+                continue
+            now = time.monotonic()
+            if self._lost_at is None:
+                self._lost_at = now
+                log.warning(
+                    "the owner (process %d) is gone; ending after %g s without requests",
+                    self._state.owner_pid,
+                    self._grace_s,
+                )
+            quiet_since = max(self._lost_at, service.last_served)
+            if not service.serving and now - quiet_since >= self._grace_s:
+                end(f"its owner, process {self._state.owner_pid}, is gone")
+                return
+
+    def _owner_lives(self) -> bool:
+        return _start_time(self._state.owner_pid) == self._state.owner_started
+
+    def _write_state(self) -> None:
+        write_private(paths.state_file(), msgspec.json.encode(self._state))
+
+
+def _start_time(pid: int) -> float | None:
+    """Start time of a running process; None when there is none (or only its remains)."""
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        return float(process.create_time())
+    except (psutil.Error, ValueError, OverflowError):
+        return None
+
+
+def _read_state() -> tuple[Any, Any] | None:
+    """Pid and start time in the state file, whatever state it is in."""
+    try:
+        state = msgspec.json.decode(paths.state_file().read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return None
+    return (state.get("pid"), state.get("started")) if isinstance(state, dict) else None

@@ -1,0 +1,372 @@
+"""The server's side of the pipe: starts the runtime, watches it, restarts it, routes its events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Literal
+
+import msgspec
+
+from engine.errors import ErrorRecord, HeadraceError, RuntimeDied, RuntimeUnavailable
+from engine.messages import (
+    Admitted,
+    AnyCommand,
+    AnyEvent,
+    Cancel,
+    Configure,
+    Fatal,
+    Finished,
+    Progress,
+    Ready,
+    ReportResidency,
+    RequestFailed,
+    Residency,
+    Sampled,
+    Stats,
+    StatsReport,
+    StepEnded,
+    StepStarted,
+    StopAt,
+    Submit,
+)
+from engine.options import EngineOptions
+from engine.server.runtime_process import COMMAND, RuntimeProcess
+
+log = logging.getLogger("headrace.link")
+
+State = Literal["starting", "loading", "ready", "restarting", "failed", "stopped"]
+RequestEvent = Admitted | Sampled | Finished | RequestFailed
+
+LOAD_ATTEMPTS = 2
+"""A runtime that dies while it loads without saying why may have been unlucky once, not twice."""
+CRASH_LIMIT = 5
+CRASH_WINDOW_S = 600.0
+BACK_OFF_S = (0.0, 0.5, 1.0, 2.0, 4.0)
+
+
+class RecordedError(HeadraceError):
+    """An error that was raised in the runtime, with its code and status there."""
+
+    def __init__(self, record: ErrorRecord) -> None:
+        super().__init__(record.message, hint=record.hint, param=record.param)
+        self.code = record.code
+        self.status = record.status
+
+
+class RequestStream:
+    """Events of one request, in order; the last is Finished or RequestFailed."""
+
+    def __init__(self, link: RuntimeLink, request: int) -> None:
+        self._link = link
+        self.request = request
+        self._events: asyncio.Queue[RequestEvent] = asyncio.Queue()
+        self.done = False
+
+    def push(self, event: RequestEvent) -> None:
+        self._events.put_nowait(event)
+
+    async def next(self) -> RequestEvent:
+        event = await self._events.get()
+        if isinstance(event, Finished | RequestFailed):
+            self.done = True
+        return event
+
+    async def __aiter__(self) -> AsyncIterator[RequestEvent]:
+        while not self.done:
+            yield await self.next()
+
+    async def stop_at(self, keep: int) -> None:
+        await self._link.command(StopAt(request=self.request, keep=keep))
+
+    async def cancel(self) -> None:
+        """Tell the runtime that nobody waits any more. Safe to call at any time, any number."""
+        await self._link.cancel(self.request)
+
+
+class RuntimeLink:
+    """One model's runtime across its restarts. All methods belong to one event loop."""
+
+    def __init__(
+        self,
+        options: EngineOptions,
+        *,
+        step_timeout_s: float = 120.0,
+        command: Sequence[str] = COMMAND,
+    ) -> None:
+        self.options = options
+        self.state: State = "starting"
+        self.progress = Progress(phase="starting")
+        self.error: ErrorRecord | None = None
+        """Why the state is failed, or why the last restart was needed."""
+        self.ready: Ready | None = None
+        self.restarts = 0
+        self._command = tuple(command)
+        self._step_timeout_s = step_timeout_s
+        self._started_at = time.monotonic()
+        self._stats = Stats()
+        self._streams: dict[int, RequestStream] = {}
+        self._cancelled: set[int] = set()
+        self._numbers = itertools.count(1)
+        self._runtime: RuntimeProcess | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._step: tuple[int, float] | None = None
+        self._crashes: list[float] = []
+        self._residency_waiters: list[asyncio.Future[Residency]] = []
+        self._changed = asyncio.Event()
+        self._closing = False
+
+    # --- life ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def wait_loaded(self, on_change: Callable[[], None] | None = None) -> Ready:
+        """Wait until the model runs; `on_change` is called at any news. Raises the typed error."""
+        while self.state != "ready":
+            if self.state in ("failed", "stopped"):
+                raise RecordedError(self.error) if self.error else self.unavailable()
+            self._changed.clear()
+            await self._changed.wait()
+            if on_change is not None:
+                on_change()
+        assert self.ready is not None  # set with the state
+        return self.ready
+
+    def fail(self, error: ErrorRecord) -> None:
+        """The server itself cannot serve this model (its tokenizer, say): the runtime ends."""
+        self._set_failed(error)
+        if self._runtime is not None:
+            self._runtime.kill(error.message)
+
+    async def close(self) -> None:
+        """End the runtime and every live request. Returns when the process is gone."""
+        self._closing = True
+        self._fail_live(RuntimeUnavailable("The server is shutting down.").record())
+        if self._runtime is not None:
+            await self._runtime.close()
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        self._set_state("stopped")
+
+    # --- requests -----------------------------------------------------------------------------
+
+    @property
+    def live_requests(self) -> int:
+        return len(self._streams)
+
+    def unavailable(self) -> RuntimeUnavailable:
+        """Why no request can be served now, as an error with the cause's own words."""
+        if self.state == "failed" and self.error is not None:
+            return RuntimeUnavailable(
+                f"The model did not load: {self.error.message}", hint=self.error.hint
+            )
+        if self.state in ("loading", "starting"):
+            progress = self.progress
+            share = f" ({100 * progress.done // progress.total} %)" if progress.total else ""
+            return RuntimeUnavailable(
+                f"The model is loading: {progress.phase}{share}.", hint="Try again in a moment."
+            )
+        if self.state == "restarting":
+            why = f": {self.error.message}" if self.error else ""
+            return RuntimeUnavailable(
+                f"The runtime is being restarted{why}", hint="Try again in a moment."
+            )
+        return RuntimeUnavailable(f"The runtime is {self.state}.")
+
+    async def submit(self, submit: Submit) -> RequestStream:
+        """Start a request; its number is chosen here. Raises RuntimeUnavailable, RuntimeDied."""
+        if self.state != "ready":
+            raise self.unavailable()
+        number = next(self._numbers)
+        stream = RequestStream(self, number)
+        self._streams[number] = stream
+        try:
+            await self.command(msgspec.structs.replace(submit, request=number))
+        except ConnectionError as error:
+            self._streams.pop(number, None)
+            raise RuntimeDied("The runtime ended before it took the request.") from error
+        return stream
+
+    async def command(self, *commands: AnyCommand) -> None:
+        """Raises ConnectionError when there is no runtime."""
+        if self._runtime is None:
+            raise ConnectionResetError("no runtime runs")
+        await self._runtime.send(*commands)
+
+    async def cancel(self, request: int) -> None:
+        if request in self._streams and request not in self._cancelled:
+            self._cancelled.add(request)
+            # A dead runtime has cancelled everything by itself.
+            with contextlib.suppress(ConnectionError):
+                await self.command(Cancel(request=request))
+
+    async def residency(self) -> Residency:
+        """Which experts have slots now. Raises RuntimeUnavailable."""
+        if self.state != "ready":
+            raise self.unavailable()
+        waiter: asyncio.Future[Residency] = asyncio.get_running_loop().create_future()
+        self._residency_waiters.append(waiter)
+        try:
+            await self.command(ReportResidency())
+            return await waiter
+        except ConnectionError as error:
+            raise self.unavailable() from error
+        finally:
+            if waiter in self._residency_waiters:
+                self._residency_waiters.remove(waiter)
+
+    def stats(self, model: str) -> Stats:
+        """The runtime's latest report, with the server's part filled in."""
+        return msgspec.structs.replace(
+            self._stats,
+            state=self.state,
+            model=model,
+            server_uptime_s=time.monotonic() - self._started_at,
+            runtime_pid=self._runtime.pid if self._runtime is not None else 0,
+            runtime_restarts=self.restarts,
+            last_error=self.error.message if self.error is not None else "",
+        )
+
+    # --- one runtime after another ------------------------------------------------------------
+
+    async def _run(self) -> None:
+        attempts_to_load = 0
+        while True:
+            was_ready, reason = await self._one_life()
+            if self._closing or self.state == "failed":
+                return
+            attempts_to_load = 0 if was_ready else attempts_to_load + 1
+            self._crashes = [
+                at for at in self._crashes if time.monotonic() - at < CRASH_WINDOW_S
+            ] + [time.monotonic()]
+            if attempts_to_load >= LOAD_ATTEMPTS or len(self._crashes) > CRASH_LIMIT:
+                times = attempts_to_load if attempts_to_load >= LOAD_ATTEMPTS else CRASH_LIMIT + 1
+                what = "while it loaded the model" if not was_ready else "in a short time"
+                self._set_failed(
+                    RuntimeDied(
+                        f"The runtime ended {times} times {what}: {reason}.",
+                        hint="See the log; then start the server again.",
+                    ).record()
+                )
+                return
+            self.restarts += 1
+            pause = BACK_OFF_S[min(len(self._crashes), len(BACK_OFF_S)) - 1]
+            log.warning("the runtime died (%s); restarting in %.1f s", reason, pause)
+            await asyncio.sleep(pause)
+
+    async def _one_life(self) -> tuple[bool, str]:
+        """Run a runtime until it ends. Returns whether it had been ready, and how it ended."""
+        self.ready = None
+        self._step = None
+        self._stats = Stats()
+        self.progress = Progress(phase="starting")
+        if self.state != "restarting":
+            self._set_state("loading")
+        try:
+            runtime = await RuntimeProcess.spawn(self._command)
+        except OSError as error:
+            return False, f"it could not be started: {error}"
+        self._runtime = runtime
+        watchdog = asyncio.create_task(self._watch_steps(runtime))
+        try:
+            with contextlib.suppress(ConnectionError):  # its end is read below
+                await runtime.send(Configure(options=self.options))
+            await self._read(runtime)
+            reason = await runtime.wait_end()
+        finally:
+            watchdog.cancel()
+        was_ready = self.ready is not None
+        self._runtime = None
+        self.ready = None
+        if not self._closing and self.state != "failed":
+            self.error = RuntimeDied(f"The runtime died: {reason}.").record()
+            self._set_state("restarting")
+        self._fail_live(self._cause(reason))
+        return was_ready, reason
+
+    def _cause(self, reason: str) -> ErrorRecord:
+        return self.error or RuntimeDied(f"The runtime ended: {reason}.").record()
+
+    async def _read(self, runtime: RuntimeProcess) -> None:
+        try:
+            async for event in runtime.events():
+                self._take(event)
+        except (ValueError, msgspec.DecodeError, msgspec.ValidationError) as error:
+            log.error("the runtime's stream is broken: %s", error)
+            runtime.kill(f"its stream was broken ({error})")
+
+    def _take(self, event: AnyEvent) -> None:
+        match event:
+            case Sampled() | Admitted():
+                stream = self._streams.get(event.request)
+                if stream is not None:
+                    stream.push(event)
+            case Finished() | RequestFailed():
+                self._cancelled.discard(event.request)
+                stream = self._streams.pop(event.request, None)
+                if stream is not None:
+                    stream.push(event)
+            case StepStarted():
+                self._step = (event.step, time.monotonic())
+            case StepEnded():
+                self._step = None
+            case StatsReport():
+                self._stats = event.stats
+            case Progress():
+                self.progress = event
+                self._changed.set()
+            case Ready():
+                self.ready = event
+                for note in event.notes:
+                    log.info("%s", note)
+                log.info("the model runs after %.1f s", event.load_seconds)
+                self._set_state("ready")
+            case Residency():
+                for waiter in self._residency_waiters:
+                    if not waiter.done():
+                        waiter.set_result(event)
+            case Fatal():
+                self._fatal(event)
+
+    def _fatal(self, event: Fatal) -> None:
+        """While loading the cause is the model or the machine, so another try would end alike."""
+        log.error("%s", event.error.message)
+        if self.ready is None:
+            self._set_failed(event.error)
+        elif self._runtime is not None:
+            self._runtime.kill_reason = event.error.message
+
+    async def _watch_steps(self, runtime: RuntimeProcess) -> None:
+        """Kill a runtime whose step does not end: a stuck kernel blocks every request."""
+        while True:
+            await asyncio.sleep(min(1.0, self._step_timeout_s / 4))
+            if self._step is None:
+                continue
+            step, since = self._step
+            if time.monotonic() - since > self._step_timeout_s:
+                runtime.kill(f"step {step} took longer than {self._step_timeout_s:g} s")
+                return
+
+    def _fail_live(self, record: ErrorRecord) -> None:
+        for number, stream in list(self._streams.items()):
+            stream.push(RequestFailed(request=number, error=record))
+        self._streams.clear()
+        self._cancelled.clear()
+        for waiter in self._residency_waiters:
+            if not waiter.done():
+                waiter.set_exception(self.unavailable())
+
+    def _set_failed(self, error: ErrorRecord) -> None:
+        self.error = error
+        self._set_state("failed")
+
+    def _set_state(self, state: State) -> None:
+        self.state = state
+        self._changed.set()

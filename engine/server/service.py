@@ -1,0 +1,91 @@
+"""What the endpoints work with: one model's text side, its runtime, and who is being served."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator
+
+from engine.chat.model_files import ModelPlace
+from engine.chat.text_model import TextModel, load_text_model
+from engine.errors import HeadraceError, ModelFilesError, ModelNotFound
+from engine.messages import Ready, Stats
+from engine.server.runtime_link import RuntimeLink
+
+
+class Service:
+    def __init__(self, place: ModelPlace, link: RuntimeLink) -> None:
+        self.place = place
+        self.link = link
+        self.created = int(time.time())
+        self.stopping = asyncio.Event()
+        """Set when the server ends: endless streams close."""
+        self.serving = 0
+        self.last_served = time.monotonic()
+        self._text: TextModel | None = None
+        self._loading: asyncio.Task[None] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.place.name
+
+    def start(self) -> None:
+        self.link.start()
+        self._loading = asyncio.create_task(self._load_text())
+
+    async def close(self) -> None:
+        self.stopping.set()
+        await self.link.close()
+        if self._loading is not None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._loading
+
+    async def _load_text(self) -> None:
+        try:
+            self._text = await asyncio.to_thread(load_text_model, self.place)
+        except HeadraceError as error:
+            self.link.fail(error.record())
+        except Exception as error:  # noqa: BLE001 - a file broken in a way nobody thought of
+            self.link.fail(
+                ModelFilesError(f"{self.place.path}: the tokenizer did not load: {error}").record()
+            )
+
+    @property
+    def text_ready(self) -> bool:
+        return self._text is not None
+
+    async def text(self) -> TextModel:
+        """The text side, once it is there. Raises RuntimeUnavailable when it cannot be."""
+        if self._text is None and self._loading is not None:
+            await asyncio.shield(self._loading)
+        if self._text is None:
+            raise self.link.unavailable()
+        return self._text
+
+    async def ready(self) -> tuple[TextModel, Ready]:
+        """Raises RuntimeUnavailable (with progress, while loading)."""
+        ready = self.link.ready
+        if self.link.state != "ready" or ready is None:
+            raise self.link.unavailable()
+        return await self.text(), ready
+
+    def check_model(self, name: str) -> None:
+        """Raises ModelNotFound when a request names another model than the one that is served."""
+        if name not in (self.name, self.link.options.model):
+            raise ModelNotFound(
+                f"The model {name!r} is not served here; {self.name!r} is.", param="model"
+            )
+
+    @contextlib.contextmanager
+    def served(self) -> Iterator[None]:
+        """Around every request that uses the model: a served client keeps the server alive."""
+        self.serving += 1
+        try:
+            yield
+        finally:
+            self.serving -= 1
+            self.last_served = time.monotonic()
+
+    def stats(self) -> Stats:
+        return self.link.stats(self.name)
