@@ -1,0 +1,237 @@
+"""The routed experts of a model: store, slots and residency behind one call a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.errors import OutOfMemory
+from engine.experts.residency import ABSENT, Residency
+from engine.experts.slots import SlotPool
+from engine.experts.store import (
+    BytesProgress,
+    ExpertSource,
+    ExpertStore,
+    LayerPlan,
+    layers_by_stride,
+    pool_needs,
+)
+from engine.kernels.moe import moe_combine, moe_expert_rows, moe_experts
+from engine.memory.budget import slots_for_rate
+from engine.memory.device import Device
+from engine.messages import LayerResidency
+from engine.messages import Residency as ResidencyReport
+
+
+@dataclass(frozen=True)
+class ExpertCounters:
+    """Since the start. An expert counts once for each layer and step that routes a token to it."""
+
+    hits: int = 0
+    """It was in a slot."""
+    misses: int = 0
+    """It was not. On `cpu` there are neither hits nor misses."""
+    fills: int = 0
+    """Blobs copied into slots."""
+    link_bytes: int = 0
+    """Bytes of those blobs."""
+    host_experts: int = 0
+    """Computed in place, in the store."""
+    host_bytes: int = 0
+    """Bytes of their blobs."""
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """Layers of one stride share slots; `rows` are their places in the residency table."""
+
+    slots: SlotPool
+    residency: Residency
+    rows: dict[int, int]
+
+
+class ExpertRuntime:
+    """What a MoE layer calls (ExpertsForward): `experts(layer, x, ids, weights)`.
+
+    On `cpu` experts are computed in place in the store. On `sim` and `cuda` every routed expert is
+    read from a slot, filled from the store first where it is absent. What is resident changes the
+    time a call takes and not one bit of its result.
+    """
+
+    def __init__(self, store: ExpertStore, device: Device, slots: Sequence[int] = ()) -> None:
+        """`slots` of each pool, in the order of `pool_needs`; none on `cpu`."""
+        self.store = store
+        self.device = device
+        self._hits = self._misses = self._fills = self._link_bytes = 0
+        self._host_experts = self._host_bytes = 0
+        self._in_step = False
+        self._experts = max((plan.experts for plan in store.plans), default=0)
+        self._pools: list[_Pool] = []
+        self._pool_of: dict[int, _Pool] = {}
+        if not device.has_slots:
+            return
+        groups = layers_by_stride(store.plans)
+        for group, need, count in zip(groups, pool_needs(store.plans), slots, strict=True):
+            pool = _Pool(
+                SlotPool(device, need.stride, count, need.blobs),
+                Residency(len(group), self._experts, count),
+                {plan.layer: row for row, plan in enumerate(group)},
+            )
+            self._pools.append(pool)
+            self._pool_of.update(dict.fromkeys(pool.rows, pool))
+
+    @staticmethod
+    def load(
+        source: ExpertSource,
+        plans: Sequence[LayerPlan],
+        device: Device,
+        *,
+        slots: Sequence[int] = (),
+        cache_rate: float = 1.0,
+        progress: BytesProgress | None = None,
+    ) -> ExpertRuntime:
+        """Read the experts of these layers (`plan_layers`) and make room for some on the device.
+
+        `slots` are what the solver gave each pool; without them `cache_rate` says how many.
+        Raises InvalidRequest for a rate outside 0 < rate <= 1, and what ExpertStore.load raises.
+        """
+        if device.has_slots and not slots:
+            slots = [slots_for_rate(cache_rate, need.blobs) for need in pool_needs(plans)]
+        return ExpertRuntime(ExpertStore.load(source, plans, progress), device, slots)
+
+    def __call__(self, layer: int, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+        """x [T, H], ids int64 [T, k], weights float32 [T, k] -> [T, H] in x's dtype.
+
+        Raises ValueError for an id that is no expert, OutOfMemory if every slot is locked.
+        """
+        if ids.numel() == 0:
+            return torch.zeros_like(x)
+        plan = self.store.plan(layer)
+        distinct = sorted(set(ids.reshape(-1).tolist()))
+        if distinct[0] < 0 or distinct[-1] >= plan.experts:
+            raise ValueError(f"ids {distinct[0]} to {distinct[-1]} are not all experts of {layer}")
+        if not self.device.has_slots:
+            self._host_experts += len(distinct)
+            self._host_bytes += len(distinct) * plan.spec.nbytes
+            return moe_experts(self.store.bank(layer), plan.spec, x, ids, weights)
+        return self._from_slots(plan, distinct, x, ids, weights)
+
+    def _from_slots(
+        self, plan: LayerPlan, experts: list[int], x: Tensor, ids: Tensor, weights: Tensor
+    ) -> Tensor:
+        """Resident experts first, with as many fills as find a slot; the rest in further groups.
+
+        A prefill chunk goes the same way: it fetches the experts it routes to, one layer at a time,
+        and nothing arrives ahead of its layer. Streaming through a ring belongs to the GPU's
+        prefill and changes how bytes arrive, not what is computed here.
+        """
+        pool = self._pool_of[plan.layer]
+        row = pool.rows[plan.layer]
+        rows = torch.empty((*ids.shape, x.shape[1]), dtype=torch.float32, device=x.device)
+        waiting = experts
+        found = pool.residency.lookup(row, waiting)
+        hits = sum(slot != ABSENT for slot in found)
+        self._hits += hits
+        self._misses += len(experts) - hits
+        while True:
+            slots = self._fill(pool, plan.layer, waiting, found)
+            # Rows of experts that are not in this group stay untouched: their slot is ABSENT.
+            table = torch.full((self._experts,), ABSENT, dtype=torch.int64)
+            table[torch.tensor(waiting)] = torch.tensor(slots)
+            moe_expert_rows(pool.slots.bank, plan.spec, x, table.to(ids.device)[ids], rows)
+            waiting = [e for e, slot in zip(waiting, slots, strict=True) if slot == ABSENT]
+            if not waiting:
+                return moe_combine(rows, weights, x.dtype)
+            if all(slot == ABSENT for slot in slots):
+                raise OutOfMemory(
+                    f"All {pool.slots.slots} slots are locked; layer {plan.layer} needs one."
+                )
+            # Slots of the group just computed may now be taken.
+            found = pool.residency.lookup(row, waiting)
+
+    def _fill(self, pool: _Pool, layer: int, experts: list[int], found: list[int]) -> list[int]:
+        """Slots of these experts, misses filled as far as slots go; ABSENT for the rest."""
+        bank = self.store.bank(layer)
+        slots = list(found)
+        for index, (expert, slot) in enumerate(zip(experts, found, strict=True)):
+            if slot != ABSENT:
+                continue
+            slots[index] = pool.residency.fill(pool.rows[layer], expert)
+            if slots[index] == ABSENT:
+                break
+            pool.slots.fill(slots[index], bank[expert])
+            self._fills += 1
+            self._link_bytes += pool.slots.stride
+        return slots
+
+    def begin_step(self) -> None:
+        self._in_step = True
+
+    def end_step(self) -> None:
+        """A safe point begins: no kernel reads what a resize is about to move."""
+        self._in_step = False
+
+    def resize(self, slots: Sequence[int]) -> None:
+        """Have these many slots in each pool, keeping the hot ones. Only between steps.
+
+        Raises OutOfMemory, and changes nothing in that pool, if a pool cannot grow so far.
+        """
+        if self._in_step:
+            raise RuntimeError("slots are resized between steps only")
+        for pool, count in zip(self._pools, slots, strict=True):
+            if count > pool.slots.slots:
+                pool.slots.resize(count)
+                pool.residency.resize(count)
+            else:
+                pool.slots.move(pool.residency.resize(count))
+                pool.slots.resize(count)
+
+    @property
+    def pools(self) -> tuple[tuple[SlotPool, Residency], ...]:
+        return tuple((pool.slots, pool.residency) for pool in self._pools)
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """Slots of each pool."""
+        return tuple(pool.slots.slots for pool in self._pools)
+
+    @property
+    def slots_used(self) -> int:
+        return sum(pool.residency.used for pool in self._pools)
+
+    @property
+    def experts_total(self) -> int:
+        """Experts of all layers together."""
+        return sum(plan.experts for plan in self.store.plans)
+
+    @property
+    def store_bytes(self) -> int:
+        """Host memory of the store."""
+        return self.store.nbytes
+
+    @property
+    def slot_bytes(self) -> int:
+        """Memory of the device (emulated on `sim`) that the slot pools hold."""
+        return sum(pool.slots.nbytes for pool in self._pools)
+
+    def counters(self) -> ExpertCounters:
+        return ExpertCounters(
+            hits=self._hits,
+            misses=self._misses,
+            fills=self._fills,
+            link_bytes=self._link_bytes,
+            host_experts=self._host_experts,
+            host_bytes=self._host_bytes,
+        )
+
+    def residency(self) -> ResidencyReport:
+        """Experts that have a slot, by layer. No layers on `cpu`, where nothing has one."""
+        layers = [
+            LayerResidency(layer=layer, resident=pool.residency.resident(pool.rows[layer]))
+            for layer, pool in sorted(self._pool_of.items())
+        ]
+        generation = sum(pool.residency.generation for pool in self._pools)
+        return ResidencyReport(experts=self._experts, layers=layers, generation=generation)

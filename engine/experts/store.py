@@ -1,0 +1,172 @@
+"""The expert store: every expert's blob in host memory, filled straight from the model's files.
+
+One arena a layer, untouched until it is filled, so that loading never holds a second copy. The
+store is the source of truth: slots only ever hold copies of what is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.errors import ModelFilesError, UnsupportedModel
+from engine.formats.blob import BlobSpec, blob_spec
+from engine.formats.expert_tensors import ExpertTensors
+from engine.formats.weight import StoredWeight
+from engine.kernels.moe import part_view
+from engine.memory.arena import HostArena
+from engine.memory.budget import PoolNeed
+
+ExpertSource = Callable[[int], Sequence[ExpertTensors]]
+"""The experts of a layer, in order of their numbers, by the layer's number in the model."""
+BytesProgress = Callable[[int, int], None]
+"""Called with (bytes done, bytes in all)."""
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """A layer's experts before any of them is read."""
+
+    layer: int
+    spec: BlobSpec
+    experts: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes the layer takes in the store, padding included."""
+        return self.experts * self.spec.stride
+
+
+def plan_layers(source: ExpertSource, layers: Sequence[int]) -> list[LayerPlan]:
+    """What each layer's blobs will be, by its first expert's formats and shapes.
+
+    Raises UnsupportedModel or ModelFilesError for experts that no blob can hold.
+    """
+    plans = []
+    for layer in layers:
+        experts = source(layer)
+        if not experts:
+            raise ModelFilesError(f"layer {layer} is a MoE layer and has no experts")
+        first = experts[0]
+        plans.append(
+            LayerPlan(layer, _spec_of(first.gate, first.up, first.down, layer, 0), len(experts))
+        )
+    return plans
+
+
+def layers_by_stride(plans: Sequence[LayerPlan]) -> list[list[LayerPlan]]:
+    """Layers that share a pool of slots; pools in the order in which their strides appear."""
+    groups: dict[int, list[LayerPlan]] = {}
+    for plan in plans:
+        groups.setdefault(plan.spec.stride, []).append(plan)
+    return list(groups.values())
+
+
+def pool_needs(plans: Sequence[LayerPlan]) -> tuple[PoolNeed, ...]:
+    """What the memory solver has to know of these layers."""
+    return tuple(
+        PoolNeed(stride=group[0].spec.stride, blobs=sum(plan.experts for plan in group))
+        for group in layers_by_stride(plans)
+    )
+
+
+@dataclass(frozen=True)
+class _StoredLayer:
+    plan: LayerPlan
+    bank: Tensor
+    arena: HostArena
+
+
+class ExpertStore:
+    def __init__(self, layers: dict[int, _StoredLayer]) -> None:
+        self._layers = layers
+
+    @staticmethod
+    def load(
+        source: ExpertSource, plans: Sequence[LayerPlan], progress: BytesProgress | None = None
+    ) -> ExpertStore:
+        """Read every expert of these layers. Raises as `plan_layers` does."""
+        total = sum(plan.nbytes for plan in plans)
+        done = 0
+        layers = {}
+        for plan in plans:
+            arena = HostArena(plan.nbytes)
+            arena.commit(plan.nbytes)
+            bank = arena.view(0, (plan.experts, plan.spec.stride), torch.uint8)
+            layers[plan.layer] = _StoredLayer(plan, bank, arena)
+            for number, expert in enumerate(source(plan.layer)):
+                _write(bank[number], plan, number, expert)
+                done += plan.spec.stride
+                if progress is not None:
+                    progress(done, total)
+        return ExpertStore(layers)
+
+    @property
+    def plans(self) -> tuple[LayerPlan, ...]:
+        return tuple(layer.plan for layer in self._layers.values())
+
+    @property
+    def nbytes(self) -> int:
+        """Host memory that the store holds."""
+        return sum(layer.arena.backed for layer in self._layers.values())
+
+    def plan(self, layer: int) -> LayerPlan:
+        return self._layers[layer].plan
+
+    def bank(self, layer: int) -> Tensor:
+        """All blobs of a layer: uint8 [experts, stride]. Nobody writes to it."""
+        return self._layers[layer].bank
+
+
+def _spec_of(
+    gate: StoredWeight, up: StoredWeight, down: StoredWeight, layer: int, number: int
+) -> BlobSpec:
+    where = f"expert {number} of layer {layer}"
+    if gate.format != up.format:
+        raise UnsupportedModel(f"{where}: gate is stored as {gate.format}, up as {up.format}")
+    if len(gate.shape) != 2 or up.shape != gate.shape or down.shape != gate.shape[::-1]:
+        raise ModelFilesError(
+            f"{where}: gate {list(gate.shape)}, up {list(up.shape)} and down {list(down.shape)} "
+            "do not make a feed-forward block"
+        )
+    inner, hidden = gate.shape
+    return blob_spec(gate.format, hidden, inner, down.format)
+
+
+def _write(blob: Tensor, plan: LayerPlan, number: int, expert: ExpertTensors) -> None:
+    gate, up, down = expert.gate, expert.up, expert.down
+    spec = _spec_of(gate, up, down, plan.layer, number)
+    if spec != plan.spec:
+        raise UnsupportedModel(
+            f"expert {number} of layer {plan.layer} is stored as {spec.gate_up_format} "
+            f"[{spec.intermediate}, {spec.hidden}] and {spec.down_format}, the layer's first as "
+            f"{plan.spec.gate_up_format} [{plan.spec.intermediate}, {plan.spec.hidden}] and "
+            f"{plan.spec.down_format}"
+        )
+    for matrix, weights in (("gate_up", (gate, up)), ("down", (down,))):
+        for name in weights[0].parts:
+            target = part_view(blob.unsqueeze(0), spec, f"{matrix}.{name}")[0]
+            # Stacked rows, block scales with a leading index and globals are all one shape here:
+            # the matrices of the blob, one after the other.
+            stacked = target.view(len(weights), *_stored_shape(target, len(weights)))
+            for index, weight in enumerate(weights):
+                _copy(stacked[index], weight.parts[name], f"{matrix}.{name}", plan.layer, number)
+
+
+def _stored_shape(target: Tensor, matrices: int) -> tuple[int, ...]:
+    """Shape of one matrix's share of a part."""
+    first, *rest = target.shape
+    return tuple(rest) if first == matrices else (first // matrices, *rest)
+
+
+def _copy(target: Tensor, part: Tensor, name: str, layer: int, number: int) -> None:
+    # copy_ would convert or broadcast in silence.
+    if part.dtype != target.dtype or part.shape != target.shape:
+        raise ModelFilesError(
+            f"expert {number} of layer {layer}: {name} is {part.dtype} {list(part.shape)}, "
+            f"expected {target.dtype} {list(target.shape)}"
+        )
+    target.copy_(part)
