@@ -14,7 +14,6 @@ from typing import Any
 from markdown_it import MarkdownIt
 from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
-from markdown_it.utils import EnvType, OptionsDict
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
@@ -56,13 +55,16 @@ class Markdown:
         self._parser.enable(["table", "strikethrough"])
         # markdown-it's `validateLink` names no scheme list of its own that is short enough here.
         self._parser.validateLink = is_safe_link  # type: ignore[method-assign]
-        self._parser.add_render_rule("image", _image)
-        self._parser.add_render_rule("code_inline", self._code_inline)
-        self._parser.add_render_rule("table_open", self._table_open)
-        self._parser.add_render_rule("blockquote_open", self._quote_open)
-        self._parser.add_render_rule("blockquote_close", _quote_close)
-        self._parser.add_render_rule("fence", self._nested_code)
-        self._parser.add_render_rule("code_block", self._nested_code)
+        self._renderer = RendererHTML()
+        own: dict[str, Any] = {
+            "image": _image,
+            "code_inline": self._code_inline,
+            "table_open": self._table_open,
+            "blockquote_open": self._quote_open,
+            "fence": self._nested_code,
+            "code_block": self._nested_code,
+        }
+        self._renderer.rules |= own
 
     def pieces(self, text: str) -> list[Piece]:
         """Prose and top-level code blocks, in order."""
@@ -79,7 +81,7 @@ class Markdown:
 
     def _flush(self, prose: list[Token], found: list[Piece]) -> None:
         if prose:
-            body = self._parser.renderer.render(prose, self._parser.options, {})
+            body = self._renderer.render(prose, self._parser.options, {})
             found.append(Prose(body.strip()))
             prose.clear()
 
@@ -98,11 +100,11 @@ class Markdown:
             return str(highlight(text, lexer, self._formatter))
         return html.escape(text)
 
-    def _code_inline(self, _: RendererHTML, tokens: Sequence[Token], at: int, *__: Any) -> str:
+    def _code_inline(self, tokens: Sequence[Token], at: int, *_: Any) -> str:
         colour = self._colours["inline_code"]
         return f'<code style="color:{colour}">{html.escape(tokens[at].content)}</code>'
 
-    def _nested_code(self, _: RendererHTML, tokens: Sequence[Token], at: int, *__: Any) -> str:
+    def _nested_code(self, tokens: Sequence[Token], at: int, *_: Any) -> str:
         """A code block inside a list or quote."""
         token = tokens[at]
         language = token.info.strip().split(maxsplit=1)[0] if token.info.strip() else ""
@@ -110,19 +112,15 @@ class Markdown:
 
     def _table_open(self, *_: Any) -> str:
         return (
-            f'<table border="1" cellspacing="0" cellpadding="6"'
-            f' style="border-collapse:collapse;border-color:{self._colours["rule"]}">'
+            f'<table cellspacing="0" cellpadding="6" style="border-collapse:collapse;'
+            f'border:1px solid {self._colours["rule"]};margin-top:8px;margin-bottom:12px">'
         )
 
     def _quote_open(self, *_: Any) -> str:
         return f'<blockquote style="margin-left:16px;color:{self._colours["muted"]}">'
 
 
-def _quote_close(*_: Any) -> str:
-    return "</blockquote>"
-
-
-def _image(_: RendererHTML, tokens: Sequence[Token], at: int, __: OptionsDict, ___: EnvType) -> str:
+def _image(tokens: Sequence[Token], at: int, *_: Any) -> str:
     """An image's description: fetching it would tell a stranger's server of the conversation."""
     token = tokens[at]
     return f"[image: {html.escape(token.content or 'without description')}]"

@@ -1,0 +1,64 @@
+"""The `headrace` command: without a verb it opens the app, else it is the engine's CLI."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import logging.handlers
+import sys
+
+import engine
+from app.core import startup
+from engine import paths
+
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Returns the exit status."""
+    argv = sys.argv[1:] if argv is None else argv
+    if argv and not argv[0].startswith("-"):
+        from engine import cli  # the verbs are the engine's, with their own parser and help
+
+        return cli.main(argv)
+    arguments = _parser().parse_args(argv)
+    if problem := startup.problem():
+        print(problem, file=sys.stderr)
+        return 1
+    _log_to_file()
+    from app.ui import application  # Qt is imported only from here on
+
+    return application.run(hidden=arguments.hidden)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="headrace",
+        description="Opens Headrace. With a verb, does the engine's work without a window.",
+        epilog="Verbs: serve, chat, bench and more; `headrace VERB --help` tells about each.",
+    )
+    parser.add_argument("--hidden", action="store_true", help="start in the tray")
+    version = getattr(engine, "__version__", "")
+    parser.add_argument("--version", action="version", version=f"headrace {version}")
+    return parser
+
+
+def _log_to_file() -> None:
+    """The app's own log, beside the server's; warnings also go to the terminal."""
+    terminal = logging.StreamHandler()
+    terminal.setLevel(logging.WARNING)
+    handlers: list[logging.Handler] = [terminal]
+    try:
+        paths.log_folder().mkdir(parents=True, exist_ok=True)
+        handlers.append(
+            logging.handlers.RotatingFileHandler(
+                paths.log_folder() / "app.log", maxBytes=1 << 20, backupCount=2, encoding="utf-8"
+            )
+        )
+    except OSError as error:
+        print(f"headrace: no log is kept: {error}", file=sys.stderr)
+    logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT, handlers=handlers)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

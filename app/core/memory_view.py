@@ -1,0 +1,57 @@
+"""The engine's memory by owner, as parts of what the machine has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.messages import Stats
+
+
+@dataclass(frozen=True)
+class Owner:
+    """One owner's share of a memory. `key` is stable, `label` is for the person."""
+
+    key: str
+    label: str
+    bytes: int
+
+
+def device_memory(stats: Stats) -> list[Owner]:
+    """VRAM: real on cuda, emulated on sim, all zero on cpu."""
+    return [
+        Owner("weights", "Weights", stats.vram_dense_bytes),
+        Owner("experts", "Expert slots", stats.vram_expert_bytes),
+        Owner("kv", "KV cache", stats.vram_kv_bytes),
+        Owner("snapshots", "Snapshots", stats.vram_snapshot_bytes),
+        Owner("workspace", "Workspace", stats.vram_workspace_bytes),
+        Owner("other", "Other programs", stats.vram_other_bytes),
+    ]
+
+
+def host_memory(stats: Stats) -> list[Owner]:
+    """RAM: the runtime's own parts, the rest of its process, and everybody else's."""
+    named = (
+        stats.ram_dense_bytes
+        + stats.ram_expert_store_bytes
+        + stats.ram_kv_bytes
+        + stats.ram_snapshot_bytes
+    )
+    # A store that is not touched yet is not in the resident set, hence the floor.
+    workspace = max(0, stats.ram_runtime_bytes - named)
+    used = max(0, stats.ram_total_bytes - stats.ram_available_bytes)
+    return [
+        Owner("weights", "Weights", stats.ram_dense_bytes),
+        Owner("experts", "Expert store", stats.ram_expert_store_bytes),
+        Owner("kv", "KV cache", stats.ram_kv_bytes),
+        Owner("snapshots", "Snapshots", stats.ram_snapshot_bytes),
+        Owner("workspace", "Runtime", workspace),
+        Owner("other", "Other programs", max(0, used - named - workspace)),
+    ]
+
+
+def has_device_memory(stats: Stats) -> bool:
+    return any(owner.bytes for owner in device_memory(stats)) or stats.vram_total_bytes > 0
+
+
+def total(owners: list[Owner]) -> int:
+    return sum(owner.bytes for owner in owners)

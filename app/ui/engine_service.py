@@ -1,0 +1,327 @@
+"""The supervisor with hands: spawns, follows, adopts and ends the engine's server."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+
+import msgspec
+import psutil
+from PySide6.QtCore import QObject, QTimer, Signal
+
+from app.core import health as health_of
+from app.core import launch, log_file, server_record
+from app.core.server_record import ServerRecord
+from app.core.settings import Settings
+from app.core.supervisor import Action, EngineView, Phase, Supervisor
+from app.ui.http import Answer, EventStream, HttpClient
+from engine.messages import Stats
+
+log = logging.getLogger(__name__)
+
+TICK_MS = 250
+POLL_EAGER_S = 0.4
+POLL_CALM_S = 2.0
+LOOK_S = 1.0
+"""How often an adopted server's process is looked for, and the log's size."""
+STREAM_RETRY_S = 1.0
+
+
+class EngineService(QObject):
+    """The one place in the app that knows the engine's process and its address."""
+
+    view_changed = Signal(object)
+    """EngineView"""
+    stats_changed = Signal(object)
+    """Stats, about once a second while a server answers."""
+    endpoint_changed = Signal(str)
+    """Base address of the running server; empty while none is known."""
+    ticked = Signal()
+    """A few times a second, for what counts down."""
+    idle = Signal()
+    """No engine of this app runs any more."""
+
+    def __init__(
+        self,
+        settings: Callable[[], Settings],
+        clock: Callable[[], float] = time.monotonic,
+        parent: QObject | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self._settings = settings
+        self._clock = clock
+        self.http = HttpClient(self)
+        self.supervisor = Supervisor(clock)
+        self.stats = Stats(state="stopped")
+        self._shown = self.supervisor.view
+        self._endpoint = ""
+        self._process: launch.ServerProcess | None = None
+        self._record: ServerRecord | None = None
+        self._log_start = 0
+        self._spawned_at = 0.0
+        self._asked_health = False
+        self._last_health = self._last_look = self._last_stream = -1e9
+        self._stream: EventStream | None = None
+        self._watched = True
+        self._timer = QTimer(self)
+        self._timer.setInterval(TICK_MS)
+        self._timer.timeout.connect(self._tick)
+        self._timer.start()
+
+    # --- for the window ---
+
+    @property
+    def view(self) -> EngineView:
+        return self.supervisor.view
+
+    @property
+    def endpoint(self) -> str:
+        return self._endpoint
+
+    @property
+    def server_pid(self) -> int:
+        """Pid of the server that is followed; 0 where there is none."""
+        if self._record is not None:
+            return self._record.pid
+        return self._process.pid if self._process is not None else 0
+
+    def seconds_to_retry(self) -> float:
+        at = self.view.retry_at
+        return max(0.0, at - self._clock()) if at is not None else 0.0
+
+    def start(self) -> None:
+        """Take over the server that runs already, else start one."""
+        if self.supervisor.running:
+            return
+        record = server_record.running_server()
+        self._record = record
+        if record is not None:
+            self._log_start = _log_size()
+            log.info("found a running server, pid %d at %s", record.pid, record.url)
+        self._do(
+            self.supervisor.start(
+                found=record is not None, found_owned=record is not None and record.owned
+            )
+        )
+
+    def stop(self) -> None:
+        self._do(self.supervisor.stop())
+
+    def restart(self) -> None:
+        self._do(self.supervisor.restart())
+
+    def let_go(self) -> None:
+        """Before the app ends: end the engine if it is the app's, and signal `idle` then."""
+        if self.supervisor.running and self.view.ours:
+            self.stop()
+            return
+        if not self.view.ours:
+            self._forget_server()
+        self.supervisor.view = EngineView()
+        self._publish()
+        self.idle.emit()
+
+    def set_watched(self, watched: bool) -> None:
+        """Whether anybody looks: with no window on screen, figures need not come each second."""
+        if watched != self._watched:
+            self._watched = watched
+            self._close_stream()
+
+    def close(self) -> None:
+        """Stop following, without touching the server. The object is of no use afterwards."""
+        self._timer.stop()
+        self._close_stream()
+
+    # --- what the supervisor decides ---
+
+    def _do(self, actions: list[Action]) -> None:
+        for action in actions:
+            log.info("engine: %s", action.value)
+            {
+                Action.SPAWN: self._spawn,
+                Action.ADOPT: self._adopt,
+                Action.SHUT_DOWN: self._shut_down,
+                Action.KILL: self._kill,
+            }[action]()
+        self._publish()
+
+    def _spawn(self) -> None:
+        self._forget_server()
+        path = launch.server_log()
+        self._spawned_at = time.time()
+        try:
+            self._process = launch.ServerProcess(
+                launch.serve_command(self._settings(), os.getpid()), path
+            )
+        except OSError as error:
+            self._do(self.supervisor.spawn_failed(f"The engine server cannot be started: {error}"))
+            return
+        self._log_start = self._process.log_start
+
+    def _adopt(self) -> None:
+        record = self._record
+        if record is None:
+            return
+
+        def answered(answer: Answer) -> None:
+            if record is not self._record or self.view.phase is Phase.STOPPING:
+                return
+            if answer.ok:
+                self._do(self.supervisor.adopted())
+            else:
+                why = answer.error or f"status {answer.status}"
+                reason = f"An engine server from before could not be taken over ({why})."
+                self._do(self.supervisor.adoption_failed(reason))
+
+        body = msgspec.json.encode({"pid": os.getpid()})
+        url = f"{record.url}/v1/engine/owner"
+        self.http.post(url, body, answered, token=record.control_token())
+
+    def _shut_down(self) -> None:
+        self._close_stream()
+        record = self._record
+        if record is None:
+            self._terminate()  # it does not listen yet, so it cannot be asked
+            return
+
+        def answered(answer: Answer) -> None:
+            if not answer.ok and record is self._record:
+                log.warning("the server does not obey (%s): ending it", answer.error)
+                self._terminate()
+
+        url = f"{record.url}/v1/engine/shutdown"
+        self.http.post(url, b"{}", answered, token=record.control_token())
+
+    def _terminate(self) -> None:
+        """Ask the process itself, as a service manager would."""
+        if not self.server_pid or (self._record and not server_record.is_running(self._record)):
+            return
+        try:
+            psutil.Process(self.server_pid).terminate()
+        except psutil.Error as error:
+            log.warning("cannot end the server: %s", error)
+
+    def _kill(self) -> None:
+        self._close_stream()
+        if self._record is not None:
+            server_record.end_process(self._record)
+        if self._process is not None:
+            self._process.kill()
+
+    # --- following ---
+
+    def _tick(self) -> None:
+        now = self._clock()
+        if self.supervisor.running:
+            self._watch_process(now)
+        if self.supervisor.running and self.view.phase is not Phase.STOPPING:
+            self._find_record()
+            self._poll_health(now)
+            self._keep_stream(now)
+        self._do(self.supervisor.tick())
+        self.ticked.emit()
+
+    def _watch_process(self, now: float) -> None:
+        look = now - self._last_look >= LOOK_S
+        if look:
+            self._last_look = now
+            log_file.rotate(launch.server_log())
+        if self._process is not None:
+            code = self._process.exit_code()
+            if code is not None:
+                self._gone(launch.exit_reason(code, launch.server_log(), self._log_start))
+        elif self._record is not None and look and not server_record.is_running(self._record):
+            self._gone(launch.exit_reason(None, launch.server_log(), self._log_start))
+
+    def _gone(self, reason: str) -> None:
+        if self.view.phase is not Phase.STOPPING:
+            log.warning("%s", reason)
+        self._forget_server()
+        self._do(self.supervisor.exited(reason))
+        if not self.supervisor.running:
+            self.idle.emit()
+
+    def _find_record(self) -> None:
+        """The server that was spawned tells its address in its record once it listens."""
+        if self._record is None and self._process is not None:
+            record = server_record.read()
+            # A launcher may stand between the spawned pid and the server's own, hence the owner.
+            if (
+                record is not None
+                and record.owner_pid == os.getpid()
+                and record.started >= self._spawned_at - server_record.START_TOLERANCE_S
+                and server_record.is_running(record)
+            ):
+                self._record = record
+        if self._record is not None and self._record.url != self._endpoint:
+            self._endpoint = self._record.url
+            self.endpoint_changed.emit(self._endpoint)
+
+    def _poll_health(self, now: float) -> None:
+        pause = POLL_CALM_S if self.view.phase is Phase.READY else POLL_EAGER_S
+        if self._record is None or self._asked_health or now - self._last_health < pause:
+            return
+        record = self._record
+        self._asked_health = True
+        self._last_health = now
+
+        def answered(answer: Answer) -> None:
+            self._asked_health = False
+            if record is not self._record or not answer.status:
+                return
+            try:
+                self._do(self.supervisor.health(health_of.parse(answer.body)))
+            except ValueError as error:
+                log.warning("%s answers strangely: %s", record.url, error)
+
+        self.http.get(f"{record.url}/health", answered)
+
+    def _keep_stream(self, now: float) -> None:
+        if self._stream or not self._endpoint or now - self._last_stream < STREAM_RETRY_S:
+            return
+        self._last_stream = now
+        interval = 1 if self._watched else 10
+        stream = self.http.stream(f"{self._endpoint}/v1/engine/stats/stream?interval={interval}")
+        stream.arrived.connect(self._take_stats)
+        stream.ended.connect(self._lose_stream)
+        stream.failed.connect(self._lose_stream)
+        self._stream = stream
+
+    def _take_stats(self, data: str) -> None:
+        try:
+            self.stats = msgspec.json.decode(data, type=Stats)
+        except msgspec.MsgspecError as error:
+            log.warning("ignoring a stats record: %s", error)
+            return
+        self.stats_changed.emit(self.stats)
+
+    def _lose_stream(self) -> None:
+        self._stream = None
+
+    def _close_stream(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def _forget_server(self) -> None:
+        self._close_stream()
+        self._process = None
+        self._record = None
+        self._last_health = -1e9
+        if self._endpoint:
+            self._endpoint = ""
+            self.endpoint_changed.emit("")
+
+    def _publish(self) -> None:
+        if self.supervisor.view != self._shown:
+            self._shown = self.supervisor.view
+            self.view_changed.emit(self._shown)
+
+
+def _log_size() -> int:
+    try:
+        return launch.server_log().stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,259 @@
+"""The settings page. How the app behaves changes at once; the engine's part waits for Apply."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import (
+    QCheckBox,
+    QComboBox,
+    QFileDialog,
+    QFrame,
+    QLabel,
+    QLineEdit,
+    QScrollArea,
+    QSlider,
+    QSpinBox,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.core.settings import ENGINE_FIELDS, Settings, needs_restart, problems
+from app.ui.settings_store import SettingsStore
+from app.ui.widgets.basics import Card, button, column, label, restyle, row
+from app.ui.widgets.setting_row import SettingRow
+
+_DEVICES = (
+    ("auto", "Automatic: the GPU where there is one"),
+    ("cpu", "CPU: experts are computed in host memory"),
+    ("sim", "Simulated GPU: a CPU with an expert cache"),
+    ("cuda", "NVIDIA GPU"),
+)
+_CLOSE = (
+    ("ask", "Ask"),
+    ("hide", "Keep running in the tray"),
+    ("quit", "Quit and stop the engine"),
+)
+_THEMES = (("system", "Like the system"), ("light", "Light"), ("dark", "Dark"))
+
+
+class SettingsPage(QWidget):
+    apply_asked = Signal()
+    """The engine's settings were saved; a running engine must restart for them."""
+
+    def __init__(self, store: SettingsStore) -> None:
+        super().__init__()
+        self.setObjectName("page")
+        self.setAccessibleName("Settings")
+        self._store = store
+        self._running = False
+        self._rows: dict[str, SettingRow] = {}
+        self._make_fields()
+        self._make_layout()
+        self._show(store.now)
+        self._connect()
+        store.changed.connect(self._settings_changed)
+        self._edited()
+
+    def set_engine_running(self, running: bool) -> None:
+        self._running = running
+        self._edited()
+
+    @property
+    def draft(self) -> Settings:
+        """What the fields say now."""
+        return msgspec.structs.replace(
+            self._store.now,
+            model=self.model.text().strip(),
+            device=self.device.currentData(),
+            moe_cache_rate=self.cache_rate.value() / 100,
+            context_tokens=self.context.value(),
+            port=self.port.value(),
+        )
+
+    def problem(self, field: str) -> str:
+        return self._rows[field].problem
+
+    # --- making ---
+
+    def _make_fields(self) -> None:
+        self.model = QLineEdit()
+        self.model.setPlaceholderText("demo, a model folder, or a .gguf file")
+        self.device = _choice(_DEVICES)
+        self.cache_rate = QSlider(Qt.Orientation.Horizontal)
+        self.cache_rate.setRange(1, 100)
+        self.cache_rate.setPageStep(10)
+        self._rate_words = QLabel()
+        self._rate_words.setMinimumWidth(52)
+        self._rate_words.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
+        self.context = QSpinBox()
+        self.context.setRange(0, 10_000_000)
+        self.context.setSingleStep(1024)
+        self.context.setGroupSeparatorShown(True)
+        self.context.setSuffix(" tokens")
+        self.context.setSpecialValueText("The model's own limit")
+        self.port = QSpinBox()
+        self.port.setRange(0, 65535)
+        self.port.setSpecialValueText("Any free port")
+        self.at_launch = QCheckBox("Start the engine when Headrace opens")
+        self.on_close = _choice(_CLOSE)
+        self.theme = _choice(_THEMES)
+
+    def _make_layout(self) -> None:
+        content = QWidget()
+        content.setObjectName("scrolled")
+        content_box = QVBoxLayout(content)
+        content_box.setContentsMargins(24, 20, 24, 24)
+        content_box.setSpacing(16)
+        content_box.addWidget(self._make_engine_card())
+        content_box.addWidget(self._make_app_card())
+        content_box.addStretch()
+        content.setMaximumWidth(860)
+        scroller = QScrollArea()
+        scroller.setWidgetResizable(True)
+        scroller.setFrameShape(QFrame.Shape.NoFrame)
+        scroller.setAlignment(Qt.AlignmentFlag.AlignHCenter)
+        scroller.setWidget(content)
+        body = column(0)
+        body.addWidget(scroller, 1)
+        body.addWidget(self._make_apply_bar())
+        self.setLayout(body)
+
+    def _make_engine_card(self) -> Card:
+        card = Card("ENGINE")
+        folder, file = button("Folder…"), button("File…")
+        folder.setAccessibleName("Choose a model folder")
+        file.setAccessibleName("Choose a GGUF file")
+        folder.clicked.connect(self._choose_folder)
+        file.clicked.connect(self._choose_file)
+        self._add(card, "model", "Model", "A model folder, a GGUF file, or “demo”.", self.model)
+        self._rows["model"].add(folder, file)
+        self._add(card, "device", "Device", "Where the model computes.", self.device)
+        self._add(
+            card,
+            "moe_cache_rate",
+            "Expert cache",
+            "Share of the experts with a slot in VRAM. Less leaves room for long contexts.",
+            self.cache_rate,
+        )
+        self._rows["moe_cache_rate"].add(self._rate_words)
+        self._add(
+            card,
+            "context_tokens",
+            "Context",
+            "Longest prompt plus answer. Longer contexts take memory from the cache.",
+            self.context,
+        )
+        self._add(card, "port", "Port", "Where agents and IDEs find the engine.", self.port)
+        return card
+
+    def _make_app_card(self) -> Card:
+        card = Card("APP")
+        self._add(card, "start_engine_at_launch", "At launch", "", self.at_launch)
+        self._add(
+            card,
+            "on_close",
+            "Closing the window",
+            "Without a tray, “keep running” minimises the window instead.",
+            self.on_close,
+        )
+        self._add(card, "theme", "Theme", "", self.theme)
+        return card
+
+    def _make_apply_bar(self) -> QWidget:
+        self.apply = button("Apply", primary=True)
+        self.revert = button("Revert")
+        self._pending = label("", "muted")
+        bar = QWidget()
+        bar.setObjectName("applyBar")
+        line = row(12)
+        line.setContentsMargins(24, 12, 24, 12)
+        line.addWidget(self._pending, 1)
+        line.addWidget(self.revert)
+        line.addWidget(self.apply)
+        bar.setLayout(line)
+        self._bar = bar
+        return bar
+
+    def _add(self, card: Card, field: str, name: str, hint: str, editor: QWidget) -> None:
+        self._rows[field] = SettingRow(name, hint, editor)
+        card.body.addWidget(self._rows[field])
+
+    def _connect(self) -> None:
+        self.model.textChanged.connect(self._edited)
+        self.device.currentIndexChanged.connect(self._edited)
+        self.cache_rate.valueChanged.connect(self._edited)
+        self.context.valueChanged.connect(self._edited)
+        self.port.valueChanged.connect(self._edited)
+        self.apply.clicked.connect(self._apply)
+        self.revert.clicked.connect(lambda: self._show(self._store.now))
+        store = self._store
+        self.at_launch.toggled.connect(lambda on: store.update(start_engine_at_launch=on))
+        self.on_close.currentIndexChanged.connect(
+            lambda _: store.update(on_close=self.on_close.currentData())
+        )
+        self.theme.currentIndexChanged.connect(
+            lambda _: store.update(theme=self.theme.currentData())
+        )
+
+    # --- editing ---
+
+    def _show(self, settings: Settings) -> None:
+        self.model.setText(settings.model)
+        self.device.setCurrentIndex(self.device.findData(settings.device))
+        self.cache_rate.setValue(round(100 * settings.moe_cache_rate))
+        self.context.setValue(settings.context_tokens)
+        self.port.setValue(settings.port)
+        self._show_app_part(settings)
+
+    def _show_app_part(self, settings: Settings) -> None:
+        self.at_launch.setChecked(settings.start_engine_at_launch)
+        self.on_close.setCurrentIndex(self.on_close.findData(settings.on_close))
+        self.theme.setCurrentIndex(self.theme.findData(settings.theme))
+
+    def _settings_changed(self, _: Settings, now: Settings) -> None:
+        self._show_app_part(now)  # the close dialog may have changed it
+        self._edited()
+
+    def _edited(self) -> None:
+        draft = self.draft
+        self._rate_words.setText(f"{self.cache_rate.value()} %")
+        found = problems(draft)
+        for field in ENGINE_FIELDS:
+            self._rows[field].show_problem(found.get(field, ""))
+        restyle(self.model, wrong="model" in found)
+        changed = needs_restart(self._store.now, draft)
+        self.apply.setEnabled(changed and not found)
+        self.apply.setText("Apply and restart engine" if self._running else "Apply")
+        self.revert.setEnabled(changed)
+        self._pending.setText("The engine's settings have changed." if changed else "")
+        self._bar.setVisible(changed)
+
+    def _apply(self) -> None:
+        draft = self.draft
+        self._store.update(**{name: getattr(draft, name) for name in ENGINE_FIELDS})
+        self.apply_asked.emit()
+
+    def _choose_folder(self) -> None:
+        if chosen := QFileDialog.getExistingDirectory(self, "Model folder", self._start_folder()):
+            self.model.setText(chosen)
+
+    def _choose_file(self) -> None:
+        chosen, _ = QFileDialog.getOpenFileName(
+            self, "GGUF file", self._start_folder(), "GGUF models (*.gguf);;All files (*)"
+        )
+        if chosen:
+            self.model.setText(chosen)
+
+    def _start_folder(self) -> str:
+        path = Path(self.model.text()).expanduser()
+        return str(path.parent if path.exists() else Path.home())
+
+
+def _choice(entries: tuple[tuple[str, str], ...]) -> QComboBox:
+    made = QComboBox()
+    for value, words in entries:
+        made.addItem(words, value)
+    return made

@@ -1,0 +1,85 @@
+"""A live number with its unit on one line, and below it what it is."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QPointF, QSize
+from PySide6.QtGui import QFont, QFontMetricsF, QPainter, QPaintEvent
+from PySide6.QtWidgets import QSizePolicy, QWidget
+
+from app.ui import theme
+
+_GAP = 6
+_NONE = "–"
+
+
+class Figure(QWidget):
+    def __init__(self, name: str, unit: str = "", pixels: int = 22) -> None:
+        super().__init__()
+        self._name = name
+        self._unit = unit
+        self._pixels = pixels
+        self._value = _NONE
+        self.setAccessibleName(name)
+        self.setSizePolicy(QSizePolicy.Policy.Minimum, QSizePolicy.Policy.Fixed)
+        self.show_value(_NONE)
+
+    @property
+    def text(self) -> str:
+        return self._value
+
+    def show_value(self, value: str, unit: str | None = None) -> None:
+        wide = self._width()
+        self._value = value
+        if unit is not None:
+            self._unit = unit
+        self.setAccessibleDescription(f"{value} {self._shown_unit()}".strip())
+        if self._width() != wide:
+            self.updateGeometry()
+        self.update()
+
+    def sizeHint(self) -> QSize:
+        height = QFontMetricsF(self._number_font()).ascent() + self._name_metrics().height() + 4
+        return QSize(self._width(), round(height) + 2)
+
+    def minimumSizeHint(self) -> QSize:
+        return self.sizeHint()
+
+    def paintEvent(self, _: QPaintEvent) -> None:
+        painter = QPainter(self)
+        numbers = QFontMetricsF(self._number_font())
+        base = numbers.ascent()
+        painter.setFont(self._number_font())
+        painter.setPen(theme.colour("muted" if self._value == _NONE else "text"))
+        painter.drawText(QPointF(0, base), self._value)
+        painter.setPen(theme.colour("muted"))
+        painter.setFont(self._unit_font())
+        right = numbers.horizontalAdvance(self._value) + _GAP
+        painter.drawText(QPointF(right, base), self._shown_unit())
+        painter.setFont(self._name_font())
+        painter.drawText(QPointF(0, base + 4 + self._name_metrics().ascent()), self._name)
+        painter.end()
+
+    def _shown_unit(self) -> str:
+        return "" if self._value == _NONE else self._unit
+
+    def _width(self) -> int:
+        number = QFontMetricsF(self._number_font()).horizontalAdvance(self._value)
+        unit = QFontMetricsF(self._unit_font()).horizontalAdvance(self._unit)
+        name = self._name_metrics().horizontalAdvance(self._name)
+        return round(max(number + _GAP + unit, name)) + 2
+
+    def _number_font(self) -> QFont:
+        return theme.figures(self.font(), self._pixels)
+
+    def _unit_font(self) -> QFont:
+        font = QFont(self.font())
+        font.setPixelSize(13)
+        return font
+
+    def _name_font(self) -> QFont:
+        font = QFont(self.font())
+        font.setPixelSize(12)
+        return font
+
+    def _name_metrics(self) -> QFontMetricsF:
+        return QFontMetricsF(self._name_font())

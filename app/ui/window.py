@@ -1,0 +1,189 @@
+"""The main window: rail, header, pages, and what closing it means."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QByteArray, QEvent, Signal
+from PySide6.QtGui import QCloseEvent, QHideEvent, QShowEvent
+from PySide6.QtWidgets import QMainWindow, QStackedWidget, QWidget
+
+from app.core import close_policy
+from app.core.close_policy import CloseStep
+from app.core.supervisor import RUNNING, EngineView, Phase
+from app.ui import icons
+from app.ui.chat_session import ChatSession
+from app.ui.close_dialog import CloseDialog
+from app.ui.engine_service import EngineService
+from app.ui.pages.chat import ChatPage
+from app.ui.pages.dashboard import DashboardPage
+from app.ui.pages.logs import LogsPage
+from app.ui.pages.settings import SettingsPage
+from app.ui.settings_store import SettingsStore
+from app.ui.tray import Tray
+from app.ui.widgets.basics import column, row
+from app.ui.widgets.header import Header
+from app.ui.widgets.rail import Rail
+from engine.messages import Stats
+
+PAGES = [
+    ("dashboard", "Dashboard"),
+    ("chat", "Chat"),
+    ("logs", "Logs"),
+    ("settings", "Settings"),
+]
+DASHBOARD, CHAT, LOGS, SETTINGS = range(len(PAGES))
+
+
+class MainWindow(QMainWindow):
+    quit_asked = Signal()
+
+    def __init__(self, engine: EngineService, store: SettingsStore, tray: Tray) -> None:
+        super().__init__()
+        self._engine = engine
+        self._store = store
+        self._tray = tray
+        self._quitting = False
+        self.setWindowTitle("Headrace")
+        self.setWindowIcon(icons.app_icon())
+        self.setMinimumSize(880, 600)
+        self.resize(1200, 880)
+        self.header = Header()
+        self.rail = Rail(PAGES)
+        self.dashboard = DashboardPage()
+        self.chat = ChatPage(ChatSession(engine, self))
+        self.logs = LogsPage()
+        self.settings = SettingsPage(store)
+        self._pages = QStackedWidget()
+        for page in (self.dashboard, self.chat, self.logs, self.settings):
+            self._pages.addWidget(page)
+        right = column(0)
+        right.addWidget(self.header)
+        right.addWidget(self._pages, 1)
+        whole = row(0)
+        whole.addWidget(self.rail)
+        whole.addLayout(right, 1)
+        middle = QWidget()
+        middle.setObjectName("page")
+        middle.setLayout(whole)
+        self.setCentralWidget(middle)
+        self.header.add_action(self.chat.new_button)
+        self._connect()
+        self.open_page(DASHBOARD)
+        self.dashboard.setFocus()
+        self._restore_place()
+        self._show_view(engine.view)
+        self._show_stats(engine.stats)
+
+    def open_page(self, index: int) -> None:
+        self.rail.choose(index)
+        self._pages.setCurrentIndex(index)
+        self.header.title.setText(PAGES[index][1])
+        self.chat.new_button.setVisible(index == CHAT)
+
+    def raise_up(self) -> None:
+        """Bring the window before the person, from wherever it is."""
+        self.setVisible(True)
+        if self.isMinimized():
+            self.showNormal()
+        self.raise_()
+        self.activateWindow()
+
+    def end(self) -> None:
+        """Close for good: the app quits."""
+        self._quitting = True
+        self._save_place()
+        self.close()
+
+    # --- closing ---
+
+    def closeEvent(self, event: QCloseEvent) -> None:
+        if self._quitting:
+            event.accept()
+            return
+        event.ignore()
+        step = close_policy.on_close(self._store.now.on_close, tray=self._tray.available)
+        if step is CloseStep.ASK:
+            step = self._ask()
+        self._save_place()
+        if step is CloseStep.HIDE:
+            self.hide()
+        elif step is CloseStep.MINIMISE:
+            self.showMinimized()
+        elif step is CloseStep.QUIT:
+            self.quit_asked.emit()
+
+    def _ask(self) -> CloseStep:
+        running = self._engine.view.phase in RUNNING
+        dialog = CloseDialog(self, tray=self._tray.available, engine_running=running)
+        accepted = dialog.exec()
+        choice = dialog.choice
+        dialog.deleteLater()
+        if not accepted or choice == "ask":
+            return CloseStep.ASK
+        self._store.update(on_close=choice)
+        return close_policy.on_close(choice, tray=self._tray.available)
+
+    def _tray_changed(self, available: bool) -> None:
+        if not available and not self.isVisible() and not self._quitting:
+            self.showMinimized()  # the icon that led back to it is gone
+
+    # --- what is shown ---
+
+    def _connect(self) -> None:
+        engine = self._engine
+        self.rail.chosen.connect(self.open_page)
+        engine.view_changed.connect(self._show_view)
+        engine.stats_changed.connect(self._show_stats)
+        engine.endpoint_changed.connect(self.header.chip.show_endpoint)
+        self.dashboard.start_asked.connect(engine.start)
+        self.dashboard.stop_asked.connect(engine.stop)
+        self.dashboard.restart_asked.connect(engine.restart)
+        self.dashboard.log_asked.connect(lambda: self.open_page(LOGS))
+        self.settings.apply_asked.connect(self._apply_settings)
+        self._tray.availability_changed.connect(self._tray_changed)
+        engine.ticked.connect(self._show_retry)
+
+    def _show_view(self, view: EngineView) -> None:
+        self.header.show_view(view)
+        self.dashboard.show_view(view, self._engine.seconds_to_retry())
+        self.chat.show_view(view)
+        self.settings.set_engine_running(view.phase in RUNNING)
+        if view.phase not in RUNNING:
+            self._show_stats(Stats(state="stopped"))
+
+    def _show_stats(self, stats: Stats) -> None:
+        self.header.show_model(stats.model)
+        self.rail.show_stats(stats)
+        self.dashboard.show_stats(stats)
+
+    def _show_retry(self) -> None:
+        if self._engine.view.phase is Phase.BACKING_OFF:
+            self.dashboard.show_view(self._engine.view, self._engine.seconds_to_retry())
+
+    def _apply_settings(self) -> None:
+        if self._engine.view.phase in RUNNING:
+            self._engine.restart()
+
+    # --- place on the screen ---
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._engine.set_watched(not self.isMinimized())
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        self._engine.set_watched(False)
+
+    def changeEvent(self, event: QEvent) -> None:
+        super().changeEvent(event)
+        if event.type() == QEvent.Type.WindowStateChange:
+            self._engine.set_watched(self.isVisible() and not self.isMinimized())
+
+    def _restore_place(self) -> None:
+        saved = self._store.now.window_geometry
+        if saved:
+            # Qt itself moves a window back whose screen is gone.
+            self.restoreGeometry(QByteArray.fromBase64(QByteArray(saved.encode())))
+
+    def _save_place(self) -> None:
+        saved = bytes(self.saveGeometry().toBase64().data()).decode()
+        self._store.update(window_geometry=saved)
