@@ -20,7 +20,6 @@ from engine.server.security import Security
 from engine.server.service import Service
 
 access_log = logging.getLogger("headrace.access")
-log = logging.getLogger("headrace.server")
 
 _POLLED = ("/health", "/v1/engine/")
 """Asked for every second by the app; logged only where something changes."""
@@ -48,7 +47,7 @@ def create_app(
             *anthropic.routes(service),
             *control.routes(service, ownership, end),
         ],
-        exception_handlers=handlers,  # type: ignore[arg-type]
+        exception_handlers=handlers,
     )
     app.router.redirect_slashes = False
     secured = Security(
@@ -90,8 +89,8 @@ async def _hung_up(_request: Request, _error: Exception) -> Response:
     return Response(status_code=HUNG_UP)
 
 
-async def _unexpected(request: Request, error: Exception) -> Response:
-    log.exception("a request failed in a way that is a mistake of the server", exc_info=error)
+async def _unexpected(request: Request, _error: Exception) -> Response:
+    """A mistake of the server's own; Starlette raises it again, so that it is logged."""
     return error_response(
         request.url.path,
         HeadraceError("The server made a mistake with this request; its log has the details."),

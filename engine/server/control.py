@@ -86,7 +86,8 @@ class Control:
             interval = -1.0
         if not MIN_INTERVAL_S <= interval <= MAX_INTERVAL_S:
             raise InvalidRequest(
-                f"interval is {raw!r}; it must be {MIN_INTERVAL_S:g} to {MAX_INTERVAL_S:g} seconds.",
+                f"interval is {raw!r}; it must be from {MIN_INTERVAL_S:g} to "
+                f"{MAX_INTERVAL_S:g} seconds.",
                 param="interval",
             )
         return EventStream(self._stats_frames(interval))

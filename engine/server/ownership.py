@@ -79,6 +79,10 @@ class Ownership:
             self._state.owner_started = started or 0.0
 
     @property
+    def port(self) -> int:
+        return self._state.port
+
+    @property
     def owner_pid(self) -> int:
         return self._state.owner_pid
 

@@ -103,7 +103,10 @@ class RuntimeLink:
         self.progress = Progress(phase="starting")
         self.error: ErrorRecord | None = None
         """Why the state is failed, or why the last restart was needed."""
+        self.load_error: ErrorRecord | None = None
+        """Why the model never ran at all."""
         self.ready: Ready | None = None
+        self._ever_ready = False
         self.restarts = 0
         self._command = tuple(command)
         self._step_timeout_s = step_timeout_s
@@ -324,6 +327,7 @@ class RuntimeLink:
                 self._changed.set()
             case Ready():
                 self.ready = event
+                self._ever_ready = True
                 for note in event.notes:
                     log.info("%s", note)
                 log.info("the model runs after %.1f s", event.load_seconds)
@@ -365,6 +369,8 @@ class RuntimeLink:
 
     def _set_failed(self, error: ErrorRecord) -> None:
         self.error = error
+        if not self._ever_ready:
+            self.load_error = error
         self._set_state("failed")
 
     def _set_state(self, state: State) -> None:

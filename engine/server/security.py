@@ -105,10 +105,11 @@ class Security:
         return name == "localhost" or (address is not None and address.is_loopback)
 
     def _key_fits(self, headers: Headers, path: str) -> bool:
-        given = [bearer_token(headers), headers.get("x-api-key", "")]
-        fits = any([same_secret(secret, self._key) for secret in given])
+        bearer = bearer_token(headers)
+        fits = same_secret(bearer, self._key)
+        fits |= same_secret(headers.get("x-api-key", ""), self._key)
         if path.startswith("/v1/engine/") and self._control_token:
-            fits |= same_secret(given[0], self._control_token)
+            fits |= same_secret(bearer, self._control_token)
         return fits
 
 

@@ -15,8 +15,10 @@ from engine.server.runtime_link import RuntimeLink
 
 
 class Service:
-    def __init__(self, place: ModelPlace, link: RuntimeLink) -> None:
+    def __init__(self, place: ModelPlace, asked_for: str, link: RuntimeLink) -> None:
+        """`asked_for`: what the person called the model, which clients may call it too."""
         self.place = place
+        self._names = (place.name, asked_for)
         self.link = link
         self.created = int(time.time())
         self.stopping = asyncio.Event()
@@ -72,7 +74,7 @@ class Service:
 
     def check_model(self, name: str) -> None:
         """Raises ModelNotFound when a request names another model than the one that is served."""
-        if name not in (self.name, self.link.options.model):
+        if name not in self._names:
             raise ModelNotFound(
                 f"The model {name!r} is not served here; {self.name!r} is.", param="model"
             )

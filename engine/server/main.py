@@ -1,0 +1,179 @@
+"""`headrace serve`: bind, publish, start the runtime, serve until told to end, clean up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import uvicorn
+
+from engine.chat.model_files import locate
+from engine.errors import ErrorRecord
+from engine.options import EngineOptions
+from engine.server import listening
+from engine.server.app import create_app
+from engine.server.ownership import Ownership
+from engine.server.runtime_link import RecordedError, RuntimeLink
+from engine.server.runtime_process import COMMAND
+from engine.server.service import Service
+
+log = logging.getLogger("headrace.server")
+
+DRAIN_S = 3
+"""Time that open connections get to take their last bytes once the server ends."""
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    engine: EngineOptions
+    host: str = "127.0.0.1"
+    port: int = 11711
+    api_key: str = ""
+    owner_pid: int = 0
+    owner_grace_s: float = 60.0
+    step_timeout_s: float = 120.0
+    allow_hosts: tuple[str, ...] = field(default=())
+    allow_origins: tuple[str, ...] = field(default=())
+    runtime_command: tuple[str, ...] = COMMAND
+
+
+def serve(options: ServeOptions) -> None:
+    """Serve until a signal, a shutdown request or the owner's end.
+
+    Raises PortInUse or ModelNotFound before anything runs, and what kept the model from loading
+    when nobody owns the server (an owner reads it at /health instead).
+    """
+    place = locate(options.engine.model)
+    sockets = listening.listen(options.host, options.port)
+    try:
+        # The runtime gets the path that was found, so that both see one model.
+        engine = msgspec.structs.replace(options.engine, model=str(place.path))
+        port = sockets[0].getsockname()[1]
+        ownership = Ownership(
+            host=options.host,
+            port=port,
+            owner_pid=options.owner_pid,
+            grace_s=options.owner_grace_s,
+        )
+        link = RuntimeLink(
+            engine, step_timeout_s=options.step_timeout_s, command=options.runtime_command
+        )
+        service = Service(place, options.engine.model, link)
+        failure = asyncio.run(_Run(options, service, ownership).until_end(sockets))
+    finally:
+        for sock in sockets:
+            sock.close()
+    if failure is not None:
+        raise RecordedError(failure)
+
+
+class _Uvicorn(uvicorn.Server):
+    """Signals are this program's: uvicorn's handlers raise them again before it has cleaned up."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+class _Run:
+    def __init__(self, options: ServeOptions, service: Service, ownership: Ownership) -> None:
+        self._options = options
+        self._service = service
+        self._ownership = ownership
+        self._ending = asyncio.Event()
+        app = create_app(
+            service,
+            ownership,
+            self._end,
+            api_key=options.api_key,
+            allow_hosts=options.allow_hosts,
+            allow_origins=options.allow_origins,
+        )
+        self._server = _Uvicorn(
+            uvicorn.Config(
+                app,
+                http="h11",
+                ws="none",
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                proxy_headers=False,
+                timeout_graceful_shutdown=DRAIN_S,
+            )
+        )
+
+    async def until_end(self, sockets: list[socket.socket]) -> ErrorRecord | None:
+        """Returns why the model did not load, where that is what ended the server."""
+        service = self._service
+        watches: list[asyncio.Task[Any]] = []
+        with _signals(self._end):
+            self._ownership.publish()
+            try:
+                serving = asyncio.create_task(self._server.serve(sockets))
+                service.start()
+                self._announce()
+                watches = [
+                    asyncio.create_task(self._ownership.watch(service, self._end)),
+                    asyncio.create_task(self._watch_load()),
+                ]
+                await asyncio.wait(
+                    {serving, asyncio.create_task(self._ending.wait())},
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                for watch in watches:
+                    watch.cancel()
+                await service.close()
+                self._server.should_exit = True
+                await serving
+            finally:
+                self._ownership.withdraw()
+        return service.link.load_error if not self._options.owner_pid else None
+
+    def _announce(self) -> None:
+        options = self._options
+        host = "127.0.0.1" if options.host == "localhost" else options.host
+        print(f"Headrace listens on {listening.url(host, self._ownership.port)}", flush=True)
+        if not listening.is_loopback(options.host):
+            key = "" if options.api_key else " No API key is set: whoever reaches it can use it."
+            log.warning("this server is open to the network at %s.%s", options.host, key)
+
+    async def _watch_load(self) -> None:
+        """A model that does not load ends a server that nobody owns: its person sees the reason."""
+        link = self._service.link
+        with contextlib.suppress(Exception):
+            await link.wait_loaded()
+        if link.load_error is not None and not self._ownership.owner_pid:
+            self._end("the model did not load")
+
+    def _end(self, reason: str) -> None:
+        if not self._ending.is_set():
+            log.info("the server ends: %s", reason)
+            self._ending.set()
+
+
+@contextlib.contextmanager
+def _signals(end: Callable[[str], None]) -> Iterator[None]:
+    """SIGINT and SIGTERM (and Windows' Ctrl-Break) end the server in order."""
+    loop = asyncio.get_running_loop()
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if sys.platform == "win32":
+        numbers.append(signal.SIGBREAK)
+
+    def handle(number: int) -> None:
+        loop.call_soon_threadsafe(end, f"{signal.Signals(number).name} was received")
+
+    before = {number: signal.signal(number, lambda n, _frame: handle(n)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,126 @@
+"""`headrace chat`: a conversation in the terminal, without HTTP in between."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from engine.chat.conversation import Message
+from engine.chat.model_files import locate
+from engine.chat.text_model import TextModel, load_text_model
+from engine.errors import HeadraceError
+from engine.messages import Progress, Ready, Sampling
+from engine.options import EngineOptions
+from engine.server.generation import Ended, Generation, TextDelta, generate
+from engine.server.runtime_link import RuntimeLink
+
+
+@dataclass(frozen=True)
+class ChatOptions:
+    engine: EngineOptions
+    prompt: str | None = None
+    """None: read turns from the terminal until it ends."""
+    system: str = ""
+    max_tokens: int = 0
+    """0: as many as the context has room for."""
+    sampling: dict[str, Any] = field(default_factory=dict)
+    """What the person set; the rest is the model's default."""
+    step_timeout_s: float = 120.0
+
+
+async def chat(options: ChatOptions) -> int:
+    """Exit code. Raises the typed error that kept the model from loading or answering."""
+    place = locate(options.engine.model)
+    engine = msgspec.structs.replace(options.engine, model=str(place.path))
+    link = RuntimeLink(engine, step_timeout_s=options.step_timeout_s)
+    link.start()
+    try:
+        text = await asyncio.to_thread(load_text_model, place)
+        progress = _ProgressLine()
+        ready = await link.wait_loaded(lambda: progress.show(link.progress))
+        progress.clear()
+        talk = _Talk(options, link, text, ready)
+        if options.prompt is not None:
+            await talk.turn(options.prompt)
+        else:
+            await talk.loop()
+    finally:
+        await link.close()
+    return 0
+
+
+class _Talk:
+    def __init__(
+        self, options: ChatOptions, link: RuntimeLink, text: TextModel, ready: Ready
+    ) -> None:
+        self._options = options
+        self._link = link
+        self._text = text
+        self._ready = ready
+        self._sampling: Sampling = msgspec.structs.replace(text.defaults, **options.sampling)
+        self._messages: list[Message] = []
+        if options.system:
+            self._messages.append({"role": "system", "content": options.system})
+
+    async def turn(self, prompt: str) -> None:
+        """Print the answer as it comes, and remember both sides."""
+        asked = [*self._messages, {"role": "user", "content": prompt}]
+        tokens = self._text.chat_prompt(asked, context_tokens=self._ready.context_tokens)
+        room = self._ready.context_tokens - len(tokens)
+        generation = Generation(
+            prompt=tokens,
+            max_tokens=min(self._options.max_tokens or room, room),
+            sampling=self._sampling,
+            stop_tokens=self._text.end_tokens,
+        )
+        pieces = []
+        async for event in generate(self._link, self._text.tokenizer, generation):
+            match event:
+                case TextDelta():
+                    pieces.append(event.text)
+                    print(event.text, end="", flush=True)
+                case Ended():
+                    print(flush=True)
+        self._messages = [*asked, {"role": "assistant", "content": "".join(pieces)}]
+
+    async def loop(self) -> None:
+        """Turns until the end of input or /quit; an error ends the turn, not the talk."""
+        shown = sys.stdin.isatty()
+        if shown:
+            print(f"{self._text.name}: /new starts over, /quit ends.", file=sys.stderr)
+        while True:
+            if shown:
+                print("> ", end="", file=sys.stderr, flush=True)
+            line = await asyncio.to_thread(sys.stdin.readline)
+            if not line or line.strip() == "/quit":
+                return
+            if line.strip() == "/new":
+                self._messages = [m for m in self._messages if m["role"] == "system"]
+            elif line.strip():
+                try:
+                    await self.turn(line.strip())
+                except HeadraceError as error:
+                    print(f"error: {error.message}", file=sys.stderr)
+                    if self._link.state == "failed":
+                        raise
+                    self._ready = await self._link.wait_loaded()
+
+
+class _ProgressLine:
+    """Loading shown on one line of a terminal; nothing where stderr is a file or a pipe."""
+
+    def __init__(self) -> None:
+        self._shown = sys.stderr.isatty()
+
+    def show(self, progress: Progress) -> None:
+        if self._shown:
+            share = f" {100 * progress.done // progress.total} %" if progress.total else ""
+            print(f"\r\x1b[Kloading: {progress.phase}{share}", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
