@@ -8,15 +8,21 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 
-# What Qt's core parts and each platform plugin load, and the Debian/Ubuntu package that has it.
+# What PySide6-Essentials 6.12 loads (the closure of its libraries' NEEDED entries, read with
+# readelf, less what every glibc system has), and the Debian/Ubuntu package that has it.
 _CORE_LIBRARIES = {
     "libGL.so.1": "libgl1",
     "libEGL.so.1": "libegl1",
+    "libX11.so.6": "libx11-6",
     "libxkbcommon.so.0": "libxkbcommon0",
     "libfontconfig.so.1": "libfontconfig1",
     "libfreetype.so.6": "libfreetype6",
     "libdbus-1.so.3": "libdbus-1-3",
     "libglib-2.0.so.0": "libglib2.0-0",
+    "libgthread-2.0.so.0": "libglib2.0-0",
+    "libgssapi_krb5.so.2": "libgssapi-krb5-2",
+    "libbrotlidec.so.1": "libbrotli1",
+    "libzstd.so.1": "libzstd1",
 }
 _X11_LIBRARIES = {
     "libxcb.so.1": "libxcb1",
@@ -27,17 +33,18 @@ _X11_LIBRARIES = {
     "libxcb-image.so.0": "libxcb-image0",
     "libxcb-keysyms.so.1": "libxcb-keysyms1",
     "libxcb-randr.so.0": "libxcb-randr0",
+    "libxcb-render.so.0": "libxcb-render0",
     "libxcb-render-util.so.0": "libxcb-render-util0",
     "libxcb-shape.so.0": "libxcb-shape0",
     "libxcb-shm.so.0": "libxcb-shm0",
     "libxcb-sync.so.1": "libxcb-sync1",
+    "libxcb-util.so.1": "libxcb-util1",
     "libxcb-xfixes.so.0": "libxcb-xfixes0",
     "libxcb-xkb.so.1": "libxcb-xkb1",
 }
 _WAYLAND_LIBRARIES = {
     "libwayland-client.so.0": "libwayland-client0",
     "libwayland-cursor.so.0": "libwayland-cursor0",
-    "libwayland-egl.so.1": "libwayland-egl1",
 }
 _DISPLAYLESS = ("offscreen", "minimal", "vnc", "linuxfb", "eglfs", "vkkhrdisplay")
 
@@ -52,7 +59,7 @@ def problem(environ: Mapping[str, str] | None = None) -> str:
         )
     if not sys.platform.startswith("linux"):
         return ""
-    platform = _platform(environ)
+    platform = qt_platform(environ)
     if not platform:
         return (
             "There is no display here (neither DISPLAY nor WAYLAND_DISPLAY is set).\n"
@@ -84,7 +91,7 @@ def missing_libraries(platform: str, load: Callable[[str], object] = ctypes.CDLL
     return missing
 
 
-def _platform(environ: Mapping[str, str]) -> str:
+def qt_platform(environ: Mapping[str, str]) -> str:
     """The platform plugin that Qt will take: xcb, wayland, one without a display, or none ("")."""
     asked = environ.get("QT_QPA_PLATFORM", "").partition(";")[0].partition(":")[0]
     if asked.startswith("wayland"):
