@@ -32,14 +32,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from app.core import startup
 from installers.environment import ROOT, VENV, setup, venv_python
-from installers.system_libraries import (
-    QT_ALWAYS,
-    Trouble,
-    display_libraries,
-    ensure_libraries,
-    say,
-)
+from installers.system_libraries import Trouble, ensure_libraries, say
 
 FULL_RESULTS = ROOT / "docs" / "full-test-results.md"
 DEFAULT_PORT = 11711
@@ -50,9 +45,9 @@ DEFAULT_PORT = 11711
 
 def run(arguments: list[str]) -> int:
     setup()
-    if sys.platform != "linux" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+    if platform := startup.qt_platform(os.environ) if sys.platform == "linux" else "native":
         try:
-            ensure_libraries(display_libraries())
+            ensure_libraries(platform)
         except Trouble as trouble:
             say(f"{trouble}\nServing without a window.")
         else:
@@ -63,7 +58,7 @@ def run(arguments: list[str]) -> int:
 
 
 def run_app(arguments: list[str]) -> int:
-    command = [str(venv_python()), "-m", "app.cli", "--model", "demo", *arguments]
+    command = [str(venv_python()), "-m", "app.cli", *arguments]
     if os.name == "posix":
         os.chdir(ROOT)
         sys.stdout.flush()
@@ -190,7 +185,7 @@ def streamed_text(lines: Iterable[bytes]) -> Iterator[str]:
 
 def test(arguments: list[str], *, full: bool) -> int:
     setup()
-    ensure_libraries(QT_ALWAYS)
+    ensure_libraries("offscreen")
     results = VENV / "full-results.xml"
     suite = ["pytest", *(["--full", f"--junit-xml={results}"] if full else []), *arguments]
     steps = [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"], suite]

@@ -8,6 +8,7 @@ date. Standard library only.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import hashlib
 import importlib.util
@@ -23,7 +24,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from installers.system_libraries import Trouble, apt_install, loads, say
+from installers.system_libraries import Trouble, apt_install, say
 
 if sys.platform == "win32":
     import msvcrt
@@ -50,7 +51,11 @@ def torch_flavour() -> str:
     """`cuda` where an NVIDIA driver is installed, else `cpu`. The device itself is not woken."""
     if sys.platform == "darwin":
         return "cpu"
-    return "cuda" if loads("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1") else "cpu"
+    try:
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return "cpu"
+    return "cuda"
 
 
 def wanted_stamp(flavour: str) -> str:

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 
-# What PySide6-Essentials 6.12 loads (the closure of its libraries' NEEDED entries, read with
+# What PySide6-Essentials 6.11 loads (the closure of its libraries' NEEDED entries, read with
 # readelf, less what every glibc system has), and the Debian/Ubuntu package that has it.
 _CORE_LIBRARIES = {
     "libGL.so.1": "libgl1",

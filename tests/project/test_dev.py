@@ -1,0 +1,287 @@
+"""dev.py and what it sets up with, without a network."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+import dev
+from app.core import startup
+from installers import environment, system_libraries
+from installers.system_libraries import Trouble
+from tests.project.checkout import ROOT
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout of its own, in a folder with a space and an umlaut, where nothing is installed."""
+    root = tmp_path / "Zwei Wörter"
+    (root / ".venv").mkdir(parents=True)
+    (root / "pyproject.toml").write_text("[project]\n")
+    (root / "locked.txt").write_text("# pins\ntorch==2.13.0\ntriton==3.7.1 ; sys_platform == 'x'\n")
+    monkeypatch.setattr(environment, "ROOT", root)
+    monkeypatch.setattr(environment, "VENV", root / ".venv")
+    monkeypatch.setattr(environment, "LOCKED", root / "locked.txt")
+    monkeypatch.setattr(environment, "RECORD", root / ".venv" / "record.json")
+    monkeypatch.setattr(environment, "GUARD", root / ".venv" / "guard")
+    monkeypatch.setattr(environment, "torch_flavour", lambda: "cpu")
+    return root
+
+
+@pytest.fixture
+def steps(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The set-up's steps, noted instead of carried out."""
+    done: list[str] = []
+
+    def make_venv() -> None:
+        done.append("venv")
+        environment.venv_python().parent.mkdir(parents=True)
+        environment.venv_python().touch()
+
+    monkeypatch.setattr(environment, "make_venv", make_venv)
+    monkeypatch.setattr(environment, "reachable", lambda url: False)
+    monkeypatch.setattr(environment, "pip", lambda *a, index=None: done.append(f"pip {a[0]}"))
+    monkeypatch.setattr(environment, "check_torch", lambda flavour: done.append("check"))
+    return done
+
+
+INSTALL = ["pip torch==2.13.0", "pip --requirement", "pip --no-deps", "check"]
+
+
+def test_a_second_set_up_does_nothing(steps: list[str]) -> None:
+    environment.setup()
+    assert steps == ["venv", *INSTALL]
+    environment.setup()
+    assert steps == ["venv", *INSTALL]
+
+
+def test_new_pins_are_installed_into_the_same_environment(steps: list[str], checkout: Path) -> None:
+    environment.setup()
+    (checkout / "locked.txt").write_text("torch==2.13.1\n")
+    environment.setup()
+    assert steps == ["venv", *INSTALL, "pip torch==2.13.1", *INSTALL[1:]]
+
+
+def test_an_interrupted_install_begins_anew(
+    steps: list[str], checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, index: str | None = None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context:
+        context.setattr(environment, "pip", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            environment.setup()
+    half = checkout / ".venv" / "half-a-package"
+    half.mkdir()
+    environment.setup()
+    assert steps == ["venv", "venv", *INSTALL]
+    assert not half.exists()
+
+
+def test_what_pip_refused_is_gone_on_with(
+    steps: list[str], checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, index: str | None = None) -> NoReturn:
+        raise Trouble("no network")
+
+    with monkeypatch.context() as context:
+        context.setattr(environment, "pip", refused)
+        with pytest.raises(Trouble, match="no network"):
+            environment.setup()
+    environment.setup()
+    assert steps == ["venv", *INSTALL]
+
+
+@pytest.mark.parametrize("fact", ["python", "root", "torch"])
+def test_an_environment_of_another_python_place_or_device_is_replaced(
+    steps: list[str], fact: str
+) -> None:
+    environment.setup()
+    record = json.loads(environment.RECORD.read_text())
+    environment.RECORD.write_text(json.dumps(record | {fact: "another", "stamp": "another"}))
+    environment.setup()
+    assert steps == ["venv", *INSTALL, "venv", *INSTALL]
+
+
+def test_an_environment_made_by_hand_is_not_emptied(steps: list[str], checkout: Path) -> None:
+    own = checkout / ".venv" / "own"
+    own.touch()
+    environment.setup()
+    assert own.exists()
+
+
+def test_a_read_only_folder_is_named(
+    steps: list[str], checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise PermissionError(13, "Permission denied", str(checkout / ".venv" / "x"))
+
+    monkeypatch.setattr(environment, "write_record", refuse)
+    with pytest.raises(Trouble, match=r"may not write to .*\.venv"):
+        environment.setup()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell script stands for Python")
+def test_a_pip_that_was_killed_leaves_the_record_at_installing(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make_venv() -> None:
+        environment.venv_python().parent.mkdir(parents=True)
+        environment.venv_python().write_text("#!/bin/sh\nkill -9 $$\n")
+        environment.venv_python().chmod(0o755)
+
+    monkeypatch.setattr(environment, "make_venv", make_venv)
+    monkeypatch.setattr(environment, "reachable", lambda url: False)
+    with pytest.raises(Trouble, match="signal 9"):
+        environment.setup()
+    assert environment.read_record()["state"] == "installing"
+
+
+def test_two_set_ups_at_once_install_once(steps: list[str], checkout: Path) -> None:
+    """The second waits for the lock and then finds the work done."""
+    with environment.only_one_setup():
+        code = (
+            "from pathlib import Path; from installers import environment as e; import sys;"
+            "e.GUARD = Path(sys.argv[1])\nwith e.only_one_setup(): print('in')"
+        )
+        other = subprocess.Popen(
+            [sys.executable, "-c", code, str(environment.GUARD)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+        )
+        assert other.stdout is not None
+        assert "waiting" in other.stdout.readline()
+        assert other.poll() is None
+    assert other.communicate(timeout=30)[0] == "in\n"
+
+
+def test_torch_comes_from_the_index_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for platform, flavour, ending in [
+        ("linux", "cpu", "/whl/cpu"),
+        ("linux", "cuda", "/whl/cu130"),
+        ("win32", "cuda", "/whl/cu130"),
+    ]:
+        monkeypatch.setattr(sys, "platform", platform)
+        index = environment.torch_index(flavour)
+        assert index is not None
+        assert index.endswith(ending)
+    for platform in ("win32", "darwin"):
+        monkeypatch.setattr(sys, "platform", platform)
+        assert environment.torch_index("cpu") is None
+
+
+def test_an_index_that_does_not_answer_is_not_waited_for() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        assert not environment.reachable(f"http://127.0.0.1:{port}/torch/", seconds=0.3)
+
+
+def test_missing_libraries_are_named_with_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(startup, "missing_libraries", lambda platform: {"libEGL.so.1": "libegl1"})
+    monkeypatch.setattr(system_libraries.shutil, "which", lambda name: None)
+    with pytest.raises(Trouble, match=r"lacks libEGL\.so\.1\. .* apt-get install libegl1$"):
+        system_libraries.ensure_libraries("offscreen")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the libraries are those of Linux")
+def test_an_installed_qt_finds_every_library_that_is_listed_here() -> None:
+    """The list is true both ways: Qt loads, and nothing that it loads is said to be missing."""
+    assert startup.missing_libraries("offscreen") == {}
+
+
+@pytest.mark.parametrize("verb", sorted({"run", "test", "setup"}))
+def test_every_verb_explains_itself(verb: str) -> None:
+    outcome = subprocess.run(
+        [sys.executable, "dev.py", verb, "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert outcome.returncode == 0
+    assert f"dev.py {verb}" in outcome.stdout
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_the_pages_name_verbs_that_exist(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = set(re.findall(r"python3 dev\.py (\w+)", text))
+    assert {"run", "test"} <= named <= {"run", "test", "setup"}
+
+
+def test_an_unknown_argument_of_setup_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        dev.main(["setup", "--nonsense"])
+    assert "--nonsense" in capsys.readouterr().err
+
+
+def test_a_failed_step_makes_the_whole_test_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho "$@"\n[ "$2" != mypy ]\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(dev, "setup", lambda: None)
+    monkeypatch.setattr(dev, "ensure_libraries", lambda needed: None)
+    monkeypatch.setattr(dev, "venv_python", lambda: python)
+    assert dev.main(["test", "tests/x", "-k", "y"]) == 1
+    assert capsys.readouterr().out.endswith("Failed: mypy.\n")
+
+
+def test_trouble_is_one_line_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def setup() -> NoReturn:
+        raise Trouble("The disk is full.")
+
+    monkeypatch.setattr(dev, "setup", setup)
+    assert dev.main(["setup"]) == 1
+    assert capsys.readouterr().err == "dev.py: The disk is full.\n"
+
+
+def test_streamed_text_joins_reasoning_and_answer() -> None:
+    lines = [
+        b'data: {"choices": [{"delta": {"role": "assistant"}}]}\n',
+        b"\n",
+        b": a comment\n",
+        b'data: {"choices": [{"delta": {"reasoning_content": "Hm. "}}]}\n',
+        b'data: {"choices": [{"delta": {"content": "Yes"}}]}\n',
+        b'data: {"choices": [], "usage": {}}\n',
+        b"data: [DONE]\n",
+    ]
+    assert "".join(dev.streamed_text(lines)) == "Hm. Yes"
+    with pytest.raises(Trouble, match="too long"):
+        list(dev.streamed_text([b'data: {"error": {"message": "too long"}}\n']))
+
+
+def test_a_taken_port_is_seen() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        assert dev.port_is_taken(port)
+    assert not dev.port_is_taken(port)
+
+
+def test_the_full_table_counts_each_suite(tmp_path: Path) -> None:
+    results = tmp_path / "results.xml"
+    results.write_text(
+        "<testsuites><testsuite>"
+        '<testcase classname="tests.server.test_a" name="x" time="1.5"/>'
+        '<testcase classname="tests.server.test_b" name="y" time="0.5"><failure/></testcase>'
+        '<testcase classname="tests.app.test_c" name="z" time="0.1"><skipped/></testcase>'
+        "</testsuite></testsuites>"
+    )
+    table = dev.full_table(results)
+    assert "| app | 0 | 0 | 1 | 0.1 |" in table
+    assert "| server | 1 | 1 | 0 | 2.0 |" in table
