@@ -90,7 +90,9 @@ class Engine:
             self._meters.failed += 1
             self._outbox.append(RequestFailed(request=submit.request, error=error.record()))
             return
-        row = SamplingRow(submit.sampling, submit.tokens, limits.vocab_size, self.parts.device)
+        row = SamplingRow(
+            submit.sampling, submit.tokens, limits.vocab_size, self.parts.device.torch
+        )
         self._requests[submit.request] = Request(row, submit.logprobs, time.monotonic())
 
     def cancel(self, request: int) -> None:
@@ -134,7 +136,7 @@ class Engine:
         begin = time.monotonic()
         sampled = self._compute(plan, events)
         end = time.monotonic()
-        self._meters.step(begin, end, plan.prefill_tokens, sampled, self.parts.experts.counters())
+        self._meters.step(begin, end, plan.prefill_tokens, sampled, self.parts.experts)
         events.append(StepEnded(step=number, seconds=end - begin))
         if not self.scheduler.has_work:
             check(self.scheduler)
@@ -188,7 +190,7 @@ class Engine:
         numbers = [piece.sequence.request for piece in plan.pieces]
         logger.error("the step of requests %s failed", numbers, exc_info=error)
         memory = faults.is_out_of_memory(error)
-        if memory and self.parts.device.type == "cuda":
+        if memory and self.parts.device.kind == "cuda":
             torch.cuda.empty_cache()
         first = plan.pieces[0].sequence
         if len(plan.pieces) == 1 and not (memory and first.suspect_at is None):
@@ -224,7 +226,9 @@ class Engine:
         return self._meters.stats(time.monotonic(), self.parts, self.scheduler)
 
     def residency(self) -> Residency:
-        return self.parts.experts.residency()
+        """Experts that have a slot, by layer; empty for a model without routed experts."""
+        experts = self.parts.experts
+        return Residency() if experts is None else experts.residency()
 
     def close(self) -> None:
         """End every live request and let go of the model's memory."""

@@ -71,9 +71,12 @@ class StepRunner:
     def _forward(self, plan: Plan) -> torch.Tensor:
         parts = self._parts
         self._debug.apply(plan)
+        batch = build_batch(plan, parts.device.torch)
+        if parts.experts is None:
+            return parts.model.forward(batch, parts.kv, parts.states)
         parts.experts.begin_step()
         try:
-            return parts.model.forward(build_batch(plan, parts.device), parts.kv, parts.states)
+            return parts.model.forward(batch, parts.kv, parts.states)
         finally:
             parts.experts.end_step()
 

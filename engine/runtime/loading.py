@@ -1,26 +1,38 @@
-"""From options to an engine's parts: open, describe, divide the memory, place, warm up."""
+"""From options to an engine's parts: open, describe, divide the memory, place, prove."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import msgspec
 import torch
 
+from engine.context.batch import Batch, SequenceSlice
 from engine.context.kv import KvPages
 from engine.context.states import StatePool
-from engine.formats.checkpoint import open_checkpoint
+from engine.errors import InvalidRequest, OutOfMemory
+from engine.experts.runtime import ExpertRuntime
+from engine.experts.store import LayerPlan, plan_layers, pool_needs
+from engine.formats.checkpoint import PLAIN, Checkpoint, open_checkpoint
+from engine.memory import budget as budgeting
+from engine.memory.budget import PAGE_TOKENS, Budget, Need
 from engine.memory.device import Device, resolve_device
 from engine.messages import Progress, Ready
-from engine.models.registry import build_model, describe
+from engine.models.registry import build_model, describe, expert_tensors, family_of
+from engine.models.spec import ModelSpec
 from engine.options import DtypeName, EngineOptions
 from engine.paths import demo_model
-from engine.runtime.parts import NoExperts, Parts
+from engine.runtime import faults
+from engine.runtime.parts import Parts
 from engine.runtime.threads import apply_threads
 from engine.scheduler.limits import Limits
 
-PAGE_TOKENS = 16
+logger = logging.getLogger(__name__)
+
 Report = Callable[[Progress], None]
 
 
@@ -29,24 +41,41 @@ def load(options: EngineOptions, on_progress: Report | None = None) -> Parts:
     report = on_progress or (lambda _: None)
     begin = time.monotonic()
     report(Progress(phase="starting"))
+    check_options(options)
     apply_threads(options.threads)
     checkpoint = open_checkpoint(model_path(options.model))
     spec = describe(checkpoint)
     device = resolve_device(options.device)
     dtype = compute_dtype(options.dtype, device)
-    context = options.context_tokens or spec.context_tokens
-    kv_tokens = options.kv_tokens or context
-    pages = -(-kv_tokens // PAGE_TOKENS)
-    model = build_model(checkpoint, spec, device.torch, dtype, None)
-    kv = KvPages(spec, pages, PAGE_TOKENS, device.torch, dtype)
-    states = (
-        StatePool(spec, options.max_sequences, device.torch, dtype)
-        if spec.recurrent_layers
-        else None
+    source = partial(expert_tensors, spec, checkpoint)
+    plans = plan_layers(source, spec.moe_layers)
+    budget = divide_memory(options, checkpoint, spec, device, dtype, plans)
+    experts = None
+    if plans:
+        experts = ExpertRuntime.load(
+            source,
+            plans,
+            device,
+            progress=lambda done, total: report(Progress(phase="experts", done=done, total=total)),
+            slots=budget.slots,
+        )
+    model = build_model(
+        checkpoint,
+        spec,
+        device.torch,
+        dtype,
+        experts,
+        lambda done, total: report(
+            Progress(phase="reading", done=done, total=total, unit="layers")
+        ),
     )
+    kv = KvPages(spec, budget.kv_tokens // PAGE_TOKENS, PAGE_TOKENS, device.torch, dtype)
+    states = None
+    if spec.recurrent_layers:
+        states = StatePool(spec, options.max_sequences, device.torch, dtype)
     limits = Limits(
-        context_tokens=context,
-        kv_tokens=pages * PAGE_TOKENS,
+        context_tokens=budget.context_tokens,
+        kv_tokens=budget.kv_tokens,
         vocab_size=spec.vocab_size,
         chunk_tokens=options.prefill_chunk_tokens,
         max_sequences=options.max_sequences,
@@ -55,26 +84,40 @@ def load(options: EngineOptions, on_progress: Report | None = None) -> Parts:
     ready = Ready(
         family=spec.family,
         device=device.kind,
-        dtype=str(dtype).removeprefix("torch."),
+        dtype=_dtype_name(dtype),
         context_tokens=limits.request_tokens,
         kv_tokens=limits.kv_tokens,
         vocab_size=spec.vocab_size,
-        load_seconds=time.monotonic() - begin,
-        notes=list(spec.notes),
+        load_seconds=0.0,
+        notes=[*spec.notes, *budget.notes],
     )
-    return Parts(
-        ready=ready,
-        limits=limits,
-        device=device.torch,
-        model=model,
-        kv=kv,
-        states=states,
-        experts=NoExperts(),
-        dense_bytes=model.dense_bytes,
-        workspace_bytes=0,
-        host_is_device=device.kind == "cpu",
-        vram_total_bytes=0,
-    )
+    parts = Parts(ready, limits, device, budget, model, model.dense_bytes, kv, states, experts)
+    if device.kind == "cuda":
+        report(Progress(phase="warming", total=1, unit="chunks"))
+        prove(parts)
+        report(Progress(phase="warming", done=1, total=1, unit="chunks"))
+    parts.ready = msgspec.structs.replace(ready, load_seconds=time.monotonic() - begin)
+    for note in ready.notes:
+        logger.info("%s", note)
+    return parts
+
+
+def check_options(options: EngineOptions) -> None:
+    """Raises InvalidRequest that names the option."""
+    budgeting.check_cache_rate(options.moe_cache_rate)
+    least = {
+        "max_sequences": 1,
+        "max_waiting": 0,
+        "context_tokens": 0,
+        "kv_tokens": 0,
+        "prefill_chunk_tokens": 1,
+        "threads": 0,
+        "emulate_ram_bytes": 0,
+    }
+    for name, lowest in least.items():
+        value = getattr(options, name)
+        if value < lowest:
+            raise InvalidRequest(f"{name} is {value}; it must be at least {lowest}.", param=name)
 
 
 def model_path(name: str) -> Path:
@@ -83,6 +126,96 @@ def model_path(name: str) -> Path:
 
 
 def compute_dtype(name: DtypeName, device: Device) -> torch.dtype:
+    """`auto` is bfloat16 on a GPU and float32 where a CPU computes, which has no fast product of
+    16-bit rows in torch without AMX."""
     if name == "auto":
         return torch.float32 if device.in_host_memory else torch.bfloat16
     return torch.float32 if name == "float32" else torch.bfloat16
+
+
+def divide_memory(
+    options: EngineOptions,
+    checkpoint: Checkpoint,
+    spec: ModelSpec,
+    device: Device,
+    dtype: torch.dtype,
+    plans: list[LayerPlan],
+) -> Budget:
+    """Who gets how much. Raises InvalidRequest for a context beyond the model's, OutOfMemory."""
+    if options.context_tokens > spec.context_tokens:
+        raise InvalidRequest(
+            f"A context of {options.context_tokens} tokens is asked for; this model ends at "
+            f"{spec.context_tokens}.",
+            param="context_tokens",
+        )
+    name = _dtype_name(dtype)
+    need = Need(
+        dense=_dense_bytes(checkpoint, dtype),
+        pools=pool_needs(plans),
+        kv_per_token=budgeting.kv_bytes_per_token(spec, name),
+        state=budgeting.state_bytes(spec, name),
+        workspace=budgeting.workspace_bytes(
+            spec, options.prefill_chunk_tokens, options.max_sequences
+        ),
+        context_tokens=options.context_tokens or spec.context_tokens,
+        context_is_asked=options.context_tokens > 0,
+        kv_tokens=options.kv_tokens,
+        max_sequences=options.max_sequences,
+        moe_cache_rate=options.moe_cache_rate,
+    )
+    return budgeting.solve(
+        need,
+        has_slots=device.has_slots,
+        host_free=budgeting.free_host_bytes(options.emulate_ram_bytes),
+        device_free=None if device.in_host_memory else torch.cuda.mem_get_info(device.torch)[0],
+    )
+
+
+def prove(parts: Parts) -> None:
+    """One prefill of the largest chunk, so that memory which is too small is found at the start.
+
+    Raises OutOfMemory.
+    """
+    tokens = min(parts.limits.chunk_tokens, parts.limits.request_tokens)
+    pages = -(-tokens // parts.kv.page_tokens)
+    device = parts.device.torch
+    positions = torch.arange(tokens, device=device)
+    batch = Batch(
+        tokens=positions % parts.limits.vocab_size,
+        positions=positions,
+        sequences=(SequenceSlice(0, tokens, 0, torch.arange(pages, device=device), 0),),
+        logit_rows=positions[-1:],
+    )
+    try:
+        with torch.inference_mode():
+            parts.model.forward(batch, parts.kv, parts.states).cpu()
+    except Exception as error:
+        if not faults.is_out_of_memory(error):
+            raise
+        raise OutOfMemory(
+            f"A prefill of {tokens} tokens does not fit beside the model: {error}",
+            hint="Lower --moe-cache-rate, --context or the prefill chunk.",
+        ) from error
+
+
+def _dense_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
+    """Everything but routed experts as it will be held: plain weights in the compute dtype (at
+    most float32 for vectors), quantised ones as stored."""
+    view = family_of(checkpoint).view(checkpoint)
+    total = 0
+    for name in view.names():
+        if ".mlp.experts." in name:
+            continue
+        info = view.info(name)
+        if info.dtype in PLAIN:
+            weights = 1
+            for extent in info.shape:
+                weights *= extent
+            total += weights * (dtype.itemsize if len(info.shape) > 1 else 4)
+        else:
+            total += info.nbytes
+    return total
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 import psutil
+import torch
 
+from engine.experts.runtime import ExpertCounters, ExpertRuntime
 from engine.messages import Stats
-from engine.runtime.parts import ExpertCounters, Parts
+from engine.runtime.parts import Parts
 from engine.runtime.rates import Rate, Share
 from engine.scheduler.scheduler import Scheduler
 
@@ -33,8 +35,9 @@ class Meters:
     _process: psutil.Process = field(default_factory=psutil.Process)
 
     def step(
-        self, begin: float, end: float, prefill: int, sampled: int, experts: ExpertCounters
+        self, begin: float, end: float, prefill: int, sampled: int, experts: ExpertRuntime | None
     ) -> None:
+        """One step from `begin` to `end` that computed `prefill` tokens and gave `sampled`."""
         self.steps += 1
         self.prefill_tokens += prefill
         self.decode_tokens += sampled
@@ -42,21 +45,22 @@ class Meters:
             self._prefill.add(begin, end, prefill)
         if sampled:
             self._decode.add(begin, end, sampled)
-        before, self._experts = self._experts, experts
-        self._link.add(begin, end, experts.link_bytes - before.link_bytes)
-        self._host.add(begin, end, experts.host_bytes - before.host_bytes)
-        hits = experts.hits - before.hits
-        self._hits.add(end, hits, hits + experts.misses - before.misses)
+        if experts is not None:
+            self._route(begin, end, experts.counters())
+
+    def _route(self, begin: float, end: float, now: ExpertCounters) -> None:
+        before, self._experts = self._experts, now
+        self._link.add(begin, end, now.link_bytes - before.link_bytes)
+        self._host.add(begin, end, now.host_bytes - before.host_bytes)
+        hits = now.hits - before.hits
+        self._hits.add(end, hits, hits + now.misses - before.misses)
 
     def first_token(self, seconds: float) -> None:
         self.ttft_s = seconds
         self.ttft_worst_s = max(self.ttft_worst_s, seconds)
 
     def stats(self, now: float, parts: Parts, scheduler: Scheduler) -> Stats:
-        experts = parts.experts.counters()
         memory = psutil.virtual_memory()
-        used = sum(sequence.computed for sequence in scheduler.running)
-        routed = experts.hits + experts.misses
         stats = Stats(
             device=parts.ready.device,
             dtype=parts.ready.dtype,
@@ -74,39 +78,48 @@ class Meters:
             ttft_worst_s=self.ttft_worst_s,
             ram_total_bytes=memory.total,
             ram_available_bytes=memory.available,
-            ram_expert_store_bytes=experts.store_bytes,
             ram_runtime_bytes=self._process.memory_info().rss,
-            kv_tokens_used=used,
+            kv_tokens_used=sum(sequence.computed for sequence in scheduler.running),
             kv_tokens_total=parts.limits.kv_tokens,
-            expert_slots=experts.slots,
-            expert_slots_used=experts.slots_used,
-            expert_total=experts.total,
-            expert_hits=experts.hits,
-            expert_misses=experts.misses,
-            expert_fills=experts.fills,
             expert_hit_rate=self._hits.value(),
-            link_bytes=experts.link_bytes,
             link_bytes_per_s=self._link.per_second(now),
             host_bytes_per_s=self._host.per_second(now),
-            # Where there are slots every routed expert is computed from one; else all on the CPU.
-            cpu_share=1.0 if experts.total and not experts.slots and not routed else 0.0,
         )
-        return msgspec.structs.replace(stats, **_memory_by_owner(parts, experts))
+        return msgspec.structs.replace(stats, **_memory(parts), **_experts(parts.experts))
 
 
-def _memory_by_owner(parts: Parts, experts: ExpertCounters) -> dict[str, int]:
+def _memory(parts: Parts) -> dict[str, int]:
+    """Bytes by owner. On `cpu` the owners are the host's."""
     snapshots = parts.states.nbytes if parts.states is not None else 0
-    if parts.host_is_device:
-        return {
-            "ram_dense_bytes": parts.dense_bytes,
-            "ram_kv_bytes": parts.kv.nbytes,
-            "ram_snapshot_bytes": snapshots,
-        }
+    owned = {"dense": parts.dense_bytes, "kv": parts.kv.nbytes, "snapshot": snapshots}
+    if not parts.device.has_slots:
+        return {f"ram_{owner}_bytes": size for owner, size in owned.items()}
+    share = parts.budget.device
+    owned["expert"] = parts.experts.slot_bytes if parts.experts is not None else 0
+    owned["workspace"] = share.workspace if share is not None else 0
+    taken = sum(owned.values())
+    free, total = (
+        (0, taken) if parts.device.in_host_memory else torch.cuda.mem_get_info(parts.device.torch)
+    )
+    owned["total"] = total
+    # The driver, torch's cache and other programs. The workspace is torch's while it is free.
+    owned["other"] = max(0, total - free - taken)
+    return {f"vram_{owner}_bytes": size for owner, size in owned.items()}
+
+
+def _experts(experts: ExpertRuntime | None) -> dict[str, int | float]:
+    if experts is None:
+        return {}
+    counters = experts.counters()
+    computed = counters.hits + counters.misses + counters.host_experts
     return {
-        "vram_total_bytes": parts.vram_total_bytes,
-        "vram_dense_bytes": parts.dense_bytes,
-        "vram_expert_bytes": experts.slot_bytes,
-        "vram_kv_bytes": parts.kv.nbytes,
-        "vram_snapshot_bytes": snapshots,
-        "vram_workspace_bytes": parts.workspace_bytes,
+        "ram_expert_store_bytes": experts.store_bytes,
+        "expert_slots": sum(experts.slots),
+        "expert_slots_used": experts.slots_used,
+        "expert_total": experts.experts_total,
+        "expert_hits": counters.hits,
+        "expert_misses": counters.misses,
+        "expert_fills": counters.fills,
+        "link_bytes": counters.link_bytes,
+        "cpu_share": counters.host_experts / computed if computed else 0.0,
     }
