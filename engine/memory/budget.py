@@ -297,9 +297,9 @@ def _slots(need: Need, room: int, notes: list[str]) -> tuple[int, ...]:
 
 def _auto_kv_tokens(need: Need, fixed: Share, floor: int) -> int:
     """As many tokens as all sequences could use, as far as a fair share of memory goes."""
-    useful = need.context_tokens * need.max_sequences
+    useful = _round_up(need.context_tokens, PAGE_TOKENS) * need.max_sequences
     if need.kv_per_token == 0:
-        return max(useful, floor)
+        return useful
     fair = min(fixed.left, int(fixed.free * AUTO_KV_SHARE)) // need.kv_per_token
     return max(min(useful, fair) // PAGE_TOKENS * PAGE_TOKENS, floor)
 

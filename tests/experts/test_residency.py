@@ -1,0 +1,208 @@
+"""The residency table against a model that scans everything every time."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from engine.experts.residency import ABSENT, Move, Residency
+
+LAYERS, EXPERTS = 3, 6
+
+
+class Model:
+    """One list of slots; victims by a scan of all of them."""
+
+    def __init__(self, slots: int) -> None:
+        self.owner: list[tuple[int, int] | None] = [None] * slots
+        self.stamp = [0] * slots
+        self.locked: set[int] = set()
+        self.now = 0
+
+    def slot_of(self, layer: int, expert: int) -> int:
+        return self.owner.index((layer, expert)) if (layer, expert) in self.owner else ABSENT
+
+    def use(self, layer: int, experts: list[int]) -> list[int]:
+        """Slots after a lookup and a fill of every miss, as far as slots can be had."""
+        self.now += 1
+        for expert in experts:
+            slot = self.slot_of(layer, expert)
+            if slot != ABSENT:
+                self.stamp[slot] = self.now
+        for expert in experts:
+            if self.slot_of(layer, expert) == ABSENT:
+                free = [
+                    slot
+                    for slot in range(len(self.owner))
+                    if slot not in self.locked and self.stamp[slot] < self.now
+                ]
+                if free:
+                    victim = min(free, key=lambda slot: (self.stamp[slot], slot))
+                    self.owner[victim] = (layer, expert)
+                    self.stamp[victim] = self.now
+        return [self.slot_of(layer, expert) for expert in experts]
+
+    def resize(self, slots: int, moves: list[Move]) -> None:
+        """Check the moves against what a resize promises, then follow them."""
+        before = {owner: self.stamp[slot] for slot, owner in enumerate(self.owner) if owner}
+        stay_locked = {self.owner[slot] for slot in self.locked}
+        for move in moves:
+            assert move.target < slots <= move.source
+            assert self.owner[move.source] is not None
+            assert move.target not in self.locked
+            self.owner[move.target] = self.owner[move.source]
+            self.stamp[move.target] = self.stamp[move.source]
+        assert len({move.target for move in moves}) == len(moves)
+        added = max(0, slots - len(self.owner))
+        self.owner = self.owner[:slots] + [None] * added
+        self.stamp = self.stamp[:slots] + [0] * added
+        kept = {owner for owner in self.owner if owner}
+        lost = before.keys() - kept
+        if lost:
+            # No slot is left empty, and nothing that may go is hotter than anything that went.
+            assert all(self.owner[slot] or slot in self.locked for slot in range(slots))
+            coldest = min((before[o] for o in kept if o not in stay_locked), default=1 << 60)
+            assert max(before[owner] for owner in lost) <= coldest
+
+
+def use(table: Residency, layer: int, experts: list[int]) -> list[int]:
+    slots = table.lookup(layer, experts)
+    return [
+        slot if slot != ABSENT else table.fill(layer, expert)
+        for slot, expert in zip(slots, experts, strict=True)
+    ]
+
+
+def assert_same(table: Residency, model: Model) -> None:
+    assert [table.owner_of(slot) for slot in range(table.slots)] == model.owner
+    assert [table.last_use(slot) for slot in range(table.slots)] == model.stamp
+    assert table.used == sum(owner is not None for owner in model.owner)
+    for layer in range(LAYERS):
+        slots = [table.slot_of(layer, expert) for expert in range(EXPERTS)]
+        assert slots == [model.slot_of(layer, expert) for expert in range(EXPERTS)]
+        assert table.resident(layer) == [e for e in range(EXPERTS) if slots[e] != ABSENT]
+
+
+class ResidencyMachine(RuleBasedStateMachine):
+    @initialize(slots=st.integers(1, LAYERS * EXPERTS))
+    def begin(self, slots: int) -> None:
+        self.table = Residency(LAYERS, EXPERTS, slots)
+        self.model = Model(slots)
+        self.resizes = 0
+
+    @rule(
+        layer=st.integers(0, LAYERS - 1),
+        experts=st.lists(st.integers(0, EXPERTS - 1), unique=True, max_size=EXPERTS),
+    )
+    def use(self, layer: int, experts: list[int]) -> None:
+        assert use(self.table, layer, experts) == self.model.use(layer, experts)
+
+    @rule(where=st.floats(0, 1, exclude_max=True))
+    def lock(self, where: float) -> None:
+        slot = int(where * self.table.slots)
+        self.table.lock(slot)
+        self.model.locked.add(slot)
+
+    @rule(where=st.floats(0, 1, exclude_max=True))
+    def unlock(self, where: float) -> None:
+        slot = int(where * self.table.slots)
+        self.table.unlock(slot)
+        self.model.locked.discard(slot)
+
+    @rule(layer=st.integers(0, LAYERS - 1), expert=st.integers(0, EXPERTS - 1))
+    def release(self, layer: int, expert: int) -> None:
+        self.table.release(layer, expert)
+        slot = self.model.slot_of(layer, expert)
+        if slot != ABSENT:
+            self.model.owner[slot], self.model.stamp[slot] = None, 0
+
+    @rule(slots=st.integers(1, LAYERS * EXPERTS))
+    def resize(self, slots: int) -> None:
+        if any(slot >= slots for slot in self.model.locked):
+            with pytest.raises(ValueError, match="locked"):
+                self.table.resize(slots)
+            return
+        self.model.resize(slots, self.table.resize(slots))
+        self.resizes += 1
+        assert self.table.generation == self.resizes
+
+    @invariant()
+    def same(self) -> None:
+        if hasattr(self, "table"):
+            assert_same(self.table, self.model)
+
+
+TestResidencyMachine = ResidencyMachine.TestCase
+TestResidencyMachine.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_five_hundred_steps_choose_as_the_model_does(seed: int) -> None:
+    """Steps as a model makes them: layer after layer, skewed routing, a resize now and then."""
+    chance = random.Random(seed)
+    slots = chance.randint(1, LAYERS * EXPERTS)
+    table, model = Residency(LAYERS, EXPERTS, slots), Model(slots)
+    for step in range(500):
+        for layer in range(LAYERS):
+            wanted = [e for e in range(EXPERTS) if chance.random() < 1 / (1 + (e + step // 50) % 6)]
+            assert use(table, layer, wanted) == model.use(layer, wanted)
+        if chance.random() < 0.05:
+            slots = chance.randint(1, LAYERS * EXPERTS)
+            model.resize(slots, table.resize(slots))
+        assert_same(table, model)
+
+
+def test_hits_are_safe_from_the_fills_of_their_own_layer() -> None:
+    table = Residency(2, 4, 2)
+    use(table, 0, [0])
+    use(table, 0, [1])
+    # Expert 0 is the least recently used, but it is wanted now: 1 has to go.
+    assert use(table, 0, [3, 0]) == [1, 0]
+    assert table.resident(0) == [0, 3]
+
+
+def test_earlier_layers_of_the_step_are_fair_game() -> None:
+    table = Residency(2, 4, 2)
+    use(table, 0, [0, 1])
+    assert ABSENT not in use(table, 1, [2, 3])
+    assert table.resident(0) == []
+
+
+def test_a_layer_with_more_experts_than_slots_gets_what_there_is() -> None:
+    table = Residency(1, 4, 2)
+    assert use(table, 0, [0, 1, 2, 3]) == [0, 1, ABSENT, ABSENT]
+
+
+def test_locked_slots_never_go() -> None:
+    table = Residency(1, 4, 1)
+    use(table, 0, [0])
+    table.lock(0)
+    assert use(table, 0, [1]) == [ABSENT]
+    table.unlock(0)
+    assert use(table, 0, [1]) == [0]
+
+
+def test_a_shrink_keeps_the_hot_and_moves_them_down() -> None:
+    table = Residency(1, 6, 6)
+    for expert in (5, 4, 3, 2, 1, 0):
+        use(table, 0, [expert])
+    moves = table.resize(2)
+    assert moves == [Move(source=4, target=0), Move(source=5, target=1)]
+    assert table.resident(0) == [0, 1]
+    assert table.resize(3) == []
+    assert use(table, 0, [4]) == [2]
+
+
+def test_misuse_is_refused() -> None:
+    with pytest.raises(ValueError, match="0 slots"):
+        Residency(1, 1, 0)
+    table = Residency(1, 2, 1)
+    with pytest.raises(ValueError, match="0 slots"):
+        table.resize(0)
+    use(table, 0, [0])
+    with pytest.raises(ValueError, match="has a slot already"):
+        table.fill(0, 0)

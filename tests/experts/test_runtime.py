@@ -1,0 +1,235 @@
+"""What is resident changes speed and not one bit of the output."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.errors import InvalidRequest, OutOfMemory
+from engine.experts.residency import ABSENT
+from engine.experts.runtime import ExpertRuntime
+from engine.experts.store import plan_layers
+from engine.memory.device import resolve_device
+from engine.options import DeviceName
+from tests.experts.checkpoint_experts import RandomExperts, random_experts
+
+EXPERTS, HIDDEN, INNER, WIDTH = 6, 64, 32, 3
+STEPS = [1, 1, 2, 24, 1, 9, 1, 1]
+"""Tokens of each step: decodes, a prefill chunk, batches."""
+
+
+def make(
+    experts: RandomExperts,
+    device: DeviceName = "sim",
+    rate: float = 1.0,
+    slots: tuple[int, ...] = (),
+) -> ExpertRuntime:
+    plans = plan_layers(experts, range(len(experts.layers)))
+    return ExpertRuntime.load(
+        experts, plans, resolve_device(device), slots=slots, cache_rate=rate
+    )  # fmt: skip
+
+
+def step(runtime: ExpertRuntime, layers: int, tokens: int, seed: int) -> list[Tensor]:
+    """One step through all layers, each reading what the one before wrote."""
+    chance = torch.Generator().manual_seed(seed)
+    x = torch.randn(tokens, HIDDEN, generator=chance)
+    runtime.begin_step()
+    out = []
+    for layer in range(layers):
+        ids = torch.rand(tokens, EXPERTS, generator=chance).argsort(1)[:, :WIDTH]
+        weights = torch.softmax(torch.randn(tokens, WIDTH, generator=chance), 1)
+        x = runtime(layer, x, ids, weights)
+        out.append(x)
+    runtime.end_step()
+    return out
+
+
+def run(runtime: ExpertRuntime, layers: int) -> list[Tensor]:
+    return [y for seed, tokens in enumerate(STEPS) for y in step(runtime, layers, tokens, seed)]
+
+
+def assert_equal(first: list[Tensor], second: list[Tensor]) -> None:
+    assert len(first) == len(second)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("storage", ["bfloat16", "fp8_block", "nvfp4"])
+@pytest.mark.parametrize("rate", [1.0, 0.5, 0.2, 0.001])
+def test_outputs_are_equal_whatever_the_cache_rate(storage: str, rate: float) -> None:
+    experts = random_experts([storage] * 3, experts=EXPERTS, hidden=HIDDEN, inner=INNER)
+    reference = run(make(experts, "cpu"), 3)
+    runtime = make(experts, "sim", rate)
+    assert runtime.slots == (max(1, int(rate * 18)),)
+    assert_equal(run(runtime, 3), reference)
+
+
+def test_outputs_are_equal_with_several_strides() -> None:
+    experts = random_experts(
+        ["nvfp4", "float32", "nvfp4"], experts=EXPERTS, hidden=HIDDEN, inner=INNER
+    )
+    reference = run(make(experts, "cpu"), 3)
+    for slots in [(12, 6), (1, 1), (5, 2)]:
+        runtime = make(experts, slots=slots)
+        assert runtime.slots == slots
+        assert_equal(run(runtime, 3), reference)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_outputs_are_equal_after_evictions_and_resizes(seed: int) -> None:
+    experts = random_experts(["nvfp4"] * 3, experts=EXPERTS, hidden=HIDDEN, inner=INNER)
+    cpu, sim = make(experts, "cpu"), make(experts, "sim", 0.4)
+    chance = random.Random(seed)
+    for number in range(25):
+        tokens = chance.choice([1, 1, 1, 4, 20])
+        assert_equal(step(sim, 3, tokens, number), step(cpu, 3, tokens, number))
+        _, residency = sim.pools[0]
+        for _ in range(chance.randint(0, 3)):
+            residency.release(chance.randrange(3), chance.randrange(EXPERTS))
+        if chance.random() < 0.5:
+            sim.resize([chance.randint(1, 18)])
+        for layer in range(3):
+            for expert in range(EXPERTS):
+                slot = residency.slot_of(layer, expert)
+                if slot != ABSENT:
+                    assert torch.equal(sim.pools[0][0].bank[slot], sim.store.bank(layer)[expert])
+
+
+def test_sim_computes_from_slots_and_not_from_the_store() -> None:
+    experts = random_experts("float32", experts=EXPERTS, hidden=HIDDEN, inner=INNER)
+    runtime = make(experts, "sim")
+    before = step(runtime, 1, 40, 0)
+    assert runtime.slots_used == EXPERTS
+    runtime.store.bank(0).zero_()
+    assert_equal(step(runtime, 1, 40, 0), before)
+    runtime.pools[0][0].bank.zero_()
+    assert float(step(runtime, 1, 40, 0)[0].abs().max()) == 0
+
+
+def test_counters_count_experts_of_a_layer_and_step() -> None:
+    experts = random_experts(["nvfp4"] * 2, experts=EXPERTS, hidden=HIDDEN, inner=INNER)
+    runtime = make(experts, slots=(4,))
+    x, weights = torch.randn(2, HIDDEN), torch.full((2, WIDTH), 1 / 3)
+    first = torch.tensor([[0, 1, 2], [1, 2, 0]])
+    runtime(0, x, first, weights)
+    runtime(0, x, first, weights)
+    runtime(1, x, torch.tensor([[0, 1, 2], [5, 4, 3]]), weights)
+    counters = runtime.counters()
+    # Three fills, three hits, then six experts through four slots.
+    assert (counters.hits, counters.misses, counters.fills) == (3, 9, 9)
+    assert counters.link_bytes == 9 * runtime.store.plan(0).spec.stride
+    assert (counters.host_experts, counters.host_bytes) == (0, 0)
+    assert (runtime.slots_used, runtime.experts_total) == (4, 12)
+
+
+def test_cpu_reads_in_place_and_has_no_cache() -> None:
+    experts = random_experts(["nvfp4"] * 2, experts=EXPERTS, hidden=HIDDEN, inner=INNER)
+    runtime = make(experts, "cpu")
+    step(runtime, 2, 30, 0)
+    counters = runtime.counters()
+    assert (counters.hits, counters.misses, counters.fills, counters.link_bytes) == (0, 0, 0, 0)
+    assert counters.host_experts == 12
+    assert counters.host_bytes == 12 * runtime.store.plan(0).spec.nbytes
+    assert (runtime.slots, runtime.slots_used, runtime.slot_bytes) == ((), 0, 0)
+    assert runtime.residency().layers == []
+
+
+def test_residency_names_the_resident_experts_of_each_layer() -> None:
+    experts = random_experts(
+        ["nvfp4", "float32", "nvfp4"], experts=EXPERTS, hidden=HIDDEN, inner=INNER
+    )
+    runtime = make(experts)
+    weights = torch.full((1, 2), 0.5)
+    runtime(2, torch.randn(1, HIDDEN), torch.tensor([[5, 3]]), weights)
+    runtime(1, torch.randn(1, HIDDEN), torch.tensor([[0, 1]]), weights)
+    report = runtime.residency()
+    assert report.experts == EXPERTS
+    assert [(entry.layer, entry.resident) for entry in report.layers] == [
+        (0, []),
+        (1, [0, 1]),
+        (2, [3, 5]),
+    ]
+    runtime.resize([1, 1])
+    assert runtime.residency().generation == report.generation + 2
+    # Both were used by one lookup; the lower slot stays.
+    assert runtime.residency().layers[2].resident == [3]
+
+
+def test_a_shrink_gives_memory_back_and_keeps_the_hot() -> None:
+    experts = random_experts(["nvfp4"] * 3, experts=EXPERTS, hidden=HIDDEN, inner=INNER)
+    runtime = make(experts)
+    for seed in range(6):
+        step(runtime, 3, 20, seed)
+    stride = runtime.store.plan(0).spec.stride
+    assert runtime.slot_bytes == 18 * stride
+    runtime.resize([4])
+    assert (runtime.slot_bytes, runtime.slots_used) == (4 * stride, 4)
+    # The last layer was used last.
+    assert len(runtime.residency().layers[2].resident) == 4
+    with pytest.raises(OutOfMemory):
+        runtime.resize([19])
+    assert (runtime.slots, runtime.slots_used) == ((4,), 4)
+
+
+def test_resizing_waits_for_a_safe_point() -> None:
+    runtime = make(random_experts("float32", experts=2, hidden=HIDDEN, inner=INNER))
+    runtime.begin_step()
+    with pytest.raises(RuntimeError, match="between steps"):
+        runtime.resize([1])
+    runtime.end_step()
+    runtime.resize([1])
+
+
+def test_all_slots_locked_is_an_error_and_not_a_hang() -> None:
+    runtime = make(random_experts("float32", experts=2, hidden=HIDDEN, inner=INNER), slots=(1,))
+    runtime.pools[0][1].lock(0)
+    with pytest.raises(OutOfMemory, match="All 1 slots are locked; layer 0"):
+        runtime(0, torch.randn(1, HIDDEN), torch.tensor([[1]]), torch.ones(1, 1))
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.1, 1.01, float("nan")])
+def test_a_rate_out_of_range_is_refused(rate: float) -> None:
+    experts = random_experts("float32", experts=2, hidden=HIDDEN, inner=INNER)
+    with pytest.raises(InvalidRequest, match="moe_cache_rate") as caught:
+        make(experts, "sim", rate)
+    assert caught.value.param == "moe_cache_rate"
+
+
+def test_odd_calls() -> None:
+    experts = random_experts("float32", experts=2, hidden=HIDDEN, inner=INNER)
+    for runtime in (make(experts, "cpu"), make(experts, "sim")):
+        none = runtime(
+            0,
+            torch.empty(0, HIDDEN, dtype=torch.bfloat16),
+            torch.empty((0, 2), dtype=torch.int64),
+            torch.empty(0, 2),
+        )
+        assert (none.shape, none.dtype) == ((0, HIDDEN), torch.bfloat16)
+        for wrong in (2, -1):
+            with pytest.raises(ValueError, match="not all experts of 0"):
+                runtime(0, torch.zeros(1, HIDDEN), torch.tensor([[wrong]]), torch.ones(1, 1))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("storage", ["bfloat16", "fp8_block", "nvfp4"])
+def test_cuda_is_equal_whatever_the_cache_rate(storage: str) -> None:
+    experts = random_experts([storage] * 3, experts=EXPERTS, hidden=HIDDEN, inner=INNER)
+
+    def outputs(rate: float) -> list[Tensor]:
+        runtime = make(experts, "cuda", rate)
+        out = []
+        for seed, tokens in enumerate(STEPS):
+            chance = torch.Generator().manual_seed(seed)
+            for layer in range(3):
+                x = torch.randn(tokens, HIDDEN, generator=chance).cuda()
+                ids = torch.rand(tokens, EXPERTS, generator=chance).argsort(1)[:, :WIDTH].cuda()
+                weights = torch.rand(tokens, WIDTH, generator=chance).cuda()
+                out.append(runtime(layer, x, ids, weights).cpu())
+        return out
+
+    reference = outputs(1.0)
+    for rate in (0.5, 0.2, 0.001):
+        assert_equal(outputs(rate), reference)
