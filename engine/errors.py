@@ -1,6 +1,6 @@
 """Typed errors. Each carries a stable code for programs and a sentence for the person.
 
-The sentence says what happened and names the file, field or number; `hint` says what to do about it.
+The sentence says what happened and names the file, field or number; `hint` says what to do.
 """
 
 from __future__ import annotations
@@ -119,6 +119,19 @@ class StepFailed(HeadraceError):
     """A step raised an error that belongs to one request; the engine goes on."""
 
     code = "step_failed"
+
+
+class DeviceFault(HeadraceError):
+    """The device's context is broken: nothing can be computed in this process any more."""
+
+    code = "device_fault"
+    status = 502
+
+
+class IntegrityError(HeadraceError):
+    """The engine's own books contradict each other: its defect, not a request's."""
+
+    code = "integrity"
 
 
 class PortInUse(HeadraceError):

@@ -41,30 +41,30 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_
     pass
 
 
-class Configure(Command, tag="configure"):
-    """First record on the pipe; the runtime loads the model and answers Progress, then Ready or Fatal."""
+class Configure(Command, tag="configure", frozen=True):
+    """First on the pipe; the runtime loads the model and answers Progress, then Ready or Fatal."""
 
     options: EngineOptions
 
 
-class Submit(Command, tag="submit"):
+class Submit(Command, tag="submit", frozen=True):
     request: int
     tokens: list[int]
     max_tokens: int
     sampling: Sampling = Sampling()
     stop_tokens: list[int] = []
-    """Ids that end the output; the id itself is not part of the text. Empty ignores the model's ends."""
+    """Ids that end the output; the id is not part of the text. Empty ignores the model's ends."""
     logprobs: int = -1
     """-1: none; 0: the chosen token's; n: and those of the n likeliest."""
 
 
-class Cancel(Command, tag="cancel"):
+class Cancel(Command, tag="cancel", frozen=True):
     """The client is gone. Nothing more is sent for this request but one Finished."""
 
     request: int
 
 
-class StopAt(Command, tag="stop_at"):
+class StopAt(Command, tag="stop_at", frozen=True):
     """A stop string matched: the output ends after `keep` sampled tokens; later ones are withdrawn.
 
     The runtime answers Finished with reason `stop` and `completion_tokens` = keep.
@@ -74,11 +74,11 @@ class StopAt(Command, tag="stop_at"):
     keep: int
 
 
-class ReportResidency(Command, tag="report_residency"):
+class ReportResidency(Command, tag="report_residency", frozen=True):
     """Ask for one Residency event."""
 
 
-class Shutdown(Command, tag="shutdown"):
+class Shutdown(Command, tag="shutdown", frozen=True):
     pass
 
 
@@ -89,7 +89,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_de
     pass
 
 
-class Progress(Event, tag="progress"):
+class Progress(Event, tag="progress", frozen=True):
     """Loading: `done` of `total` in `unit` of this phase."""
 
     phase: Literal["starting", "reading", "experts", "warming"]
@@ -98,7 +98,7 @@ class Progress(Event, tag="progress"):
     unit: str = "bytes"
 
 
-class Ready(Event, tag="ready"):
+class Ready(Event, tag="ready", frozen=True):
     """The model runs."""
 
     family: str
@@ -112,13 +112,13 @@ class Ready(Event, tag="ready"):
     """Sentences worth a log line: tensors skipped knowingly, limits lowered."""
 
 
-class Fatal(Event, tag="fatal"):
+class Fatal(Event, tag="fatal", frozen=True):
     """The runtime ends after this record."""
 
     error: ErrorRecord
 
 
-class Admitted(Event, tag="admitted"):
+class Admitted(Event, tag="admitted", frozen=True):
     request: int
     prompt_tokens: int
     cached_tokens: int = 0
@@ -130,14 +130,14 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
     """Natural logarithm, of the model's own distribution (before temperature and penalties)."""
 
 
-class Sampled(Event, tag="sampled"):
+class Sampled(Event, tag="sampled", frozen=True):
     request: int
     token: int
     logprob: float | None = None
     top: list[TokenLogprob] = []
 
 
-class Finished(Event, tag="finished"):
+class Finished(Event, tag="finished", frozen=True):
     """`stop`: an end token or StopAt; `length`: max_tokens or the context is full."""
 
     request: int
@@ -148,14 +148,14 @@ class Finished(Event, tag="finished"):
     """The end token that was sampled; it was never sent as Sampled and is not counted."""
 
 
-class RequestFailed(Event, tag="request_failed"):
+class RequestFailed(Event, tag="request_failed", frozen=True):
     """This request ends with a reason; the engine goes on."""
 
     request: int
     error: ErrorRecord
 
 
-class StepStarted(Event, tag="step_started"):
+class StepStarted(Event, tag="step_started", frozen=True):
     """Heartbeat. The server's watchdog measures the time to the matching StepEnded."""
 
     step: int
@@ -163,7 +163,7 @@ class StepStarted(Event, tag="step_started"):
     decode_sequences: int = 0
 
 
-class StepEnded(Event, tag="step_ended"):
+class StepEnded(Event, tag="step_ended", frozen=True):
     step: int
     seconds: float
 
@@ -174,7 +174,7 @@ class LayerResidency(msgspec.Struct, frozen=True, kw_only=True):
     """Experts of this layer that have a slot."""
 
 
-class Residency(Event, tag="residency"):
+class Residency(Event, tag="residency", frozen=True):
     experts: int = 0
     """Experts a layer."""
     layers: list[LayerResidency] = []
@@ -247,7 +247,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """Share of routed experts that the CPU computed."""
 
 
-class StatsReport(Event, tag="stats"):
+class StatsReport(Event, tag="stats", frozen=True):
     stats: Stats
 
 
@@ -280,7 +280,7 @@ def pack(records: list[AnyCommand] | list[AnyEvent]) -> bytes:
 
 
 def body_length(header: bytes) -> int:
-    """Length in bytes of the body that follows this header. Raises ValueError on a broken stream."""
+    """Bytes of the body that follows this header. Raises ValueError on a broken stream."""
     (length,) = _header.unpack(header)
     if length > MAX_FRAME_BYTES:
         raise ValueError(f"a frame of {length} bytes exceeds the limit of {MAX_FRAME_BYTES}")

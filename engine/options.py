@@ -1,4 +1,4 @@
-"""What a runtime is started with. Torch-free: the app and the server make it, the runtime obeys it."""
+"""What a runtime is started with. Torch-free: app and server make it, the runtime obeys it."""
 
 from __future__ import annotations
 

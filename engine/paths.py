@@ -1,4 +1,4 @@
-"""Where Headrace keeps its files. Standard library only; the one place that reads HEADRACE_* variables."""
+"""Where Headrace keeps its files. Standard library; the one reader of HEADRACE_* variables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def home() -> Path:
 
 
 def state_file() -> Path:
-    """Record of the running server (pid, start time, argv, port): written by it, read by the app."""
+    """Record of the running server (pid, start, argv, port): written by it, read by the app."""
     return home() / "server.json"
 
 

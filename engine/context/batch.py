@@ -20,7 +20,7 @@ class SequenceSlice:
     context: int
     """Tokens of this sequence that earlier steps computed: what is in KV pages and in the state."""
     pages: torch.Tensor
-    """int64 [pages]: physical KV pages of this sequence in order, enough for context + length tokens."""
+    """int64 [pages]: KV pages of this sequence in order, enough for context + length tokens."""
     state: int
     """Row of the recurrent state pool; unused by models without recurrent layers."""
 

@@ -61,7 +61,7 @@ class KvPages:
         return self.pages * self.page_bytes
 
     def resize(self, pages: int) -> None:
-        """Grow, or give the last pages back; others keep what they hold. OutOfMemory if too many."""
+        """Grow, or give the last pages back; others keep what they hold. May raise OutOfMemory."""
         self._arena.resize(pages * self.page_bytes)
         self.pages = pages
         self._storage = self._arena.view(0, (pages, *self._page_shape), self.dtype)

@@ -2,7 +2,7 @@
 
 Layout (modelopt's naming on the hub), for a weight of shape [..., out, in]:
 
-* `X.weight`         uint8 [..., out, in / 2]: two e2m1 codes a byte, the even column in the low half
+* `X.weight`         uint8 [..., out, in / 2]: two e2m1 codes a byte, even columns in the low half
 * `X.weight_scale`   float8_e4m3fn [..., out, in / 16]
 * `X.weight_scale_2` float32 scalar []
 

@@ -1,4 +1,4 @@
-"""A weight as it is stored: one or several tensors and the name of the format that explains them."""
+"""A weight as it is stored: one or several tensors and the format that explains them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model is, independent of its weights: the record that config.json (or GGUF metadata) becomes.
+"""What a model is, apart from its weights: what config.json (or GGUF metadata) becomes.
 
 Everything below the registry works on this record, never on a checkpoint's own config keys.
 """
@@ -14,7 +14,7 @@ FeedForward = Literal["dense", "moe"]
 
 @dataclass(frozen=True)
 class RopeSpec:
-    """Rotary embedding. `dim` of each head's dimensions rotate (the first ones), in the half-split layout."""
+    """Rotary embedding. The first `dim` of a head's dimensions rotate, in the half-split layout."""
 
     theta: float
     dim: int
