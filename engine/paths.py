@@ -40,9 +40,17 @@ def log_folder() -> Path:
     return home() / "logs"
 
 
+def program() -> Path:
+    """The folder that holds the packages `app` and `engine`."""
+    return Path(__file__).resolve().parent.parent
+
+
 def resources() -> Path:
-    """The folder `resources` that ships with the program."""
-    return Path(__file__).resolve().parent.parent / "resources"
+    """The folder `resources` that ships with the program: beside the packages; within a wheel,
+    whose files all lie in one folder with those of other projects, inside `engine`.
+    """
+    in_wheel = program() / "engine" / "resources"
+    return in_wheel if in_wheel.is_dir() else program() / "resources"
 
 
 def demo_model() -> Path:

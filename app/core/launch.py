@@ -49,7 +49,7 @@ class ServerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                cwd=paths.resources().parent,
+                cwd=paths.program(),
                 env=_environment(),
                 **_detached(),
             )
