@@ -146,8 +146,9 @@ def await_ready(server: subprocess.Popen[str], endpoint: str, seconds: float = 6
                 health = json.loads(error.read() or b"{}")
             if health.get("status") == "failed":
                 reason = health.get("error") or {}
-                hint = reason.get("hint") or ""
-                raise Trouble(f"The model did not load: {reason.get('message')} {hint}") from None
+                raise Trouble(
+                    f"The model did not load: {reason.get('message')}\n{reason.get('hint') or ''}"
+                ) from None
         except OSError:
             pass  # it has printed its address and does not accept yet
         time.sleep(0.1)
