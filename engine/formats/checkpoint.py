@@ -36,6 +36,8 @@ class Checkpoint(ABC):
     config_source: str
     generation_config: dict[str, Any]
     quantisation: Quantisation | None
+    hub_view: Checkpoint | None = None
+    """This checkpoint under the hub's plain names, once its family has made that view."""
 
     @abstractmethod
     def names(self) -> Iterable[str]: ...

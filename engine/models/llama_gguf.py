@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -13,7 +14,6 @@ from engine.errors import UnsupportedModel
 from engine.formats.checkpoint import Checkpoint
 from engine.formats.config_fields import Fields
 from engine.formats.tensor_info import TensorInfo
-from engine.formats.weight import StoredWeight
 from engine.layers.rotary import inverse_frequencies
 from engine.models.spec import RopeSpec
 from engine.models.views import View
@@ -65,13 +65,13 @@ class LlamaGguf(View):
         return name in self._stored
 
     def info(self, name: str) -> TensorInfo:
+        """As `read` gives it: float32, whatever the blocks in the file are."""
         stored = self.inner.info(self._stored.get(name, name))
-        return TensorInfo(
-            name, stored.dtype, stored.shape, stored.nbytes, stored.file, stored.offset
-        )
+        nbytes = 4 * math.prod(stored.shape)
+        return TensorInfo(name, "float32", stored.shape, nbytes, stored.file, stored.offset)
 
     def read(self, name: str) -> Tensor:
-        tensor = self.inner.read(self._stored.get(name, name))
+        tensor = self.inner.read(self._stored.get(name, name)).to(torch.float32)
         heads = self._heads.get(name.split(".")[-2])
         if heads is None:
             return tensor
@@ -79,11 +79,6 @@ class LlamaGguf(View):
         rest = tensor.shape[1:]
         interleaved = tensor.reshape(heads, pairs, 2, *rest)
         return interleaved.transpose(1, 2).reshape(tensor.shape)
-
-    def weight(self, base: str) -> StoredWeight:
-        """Blocks are dequantised when they are read: the matrix is float32."""
-        weight = self.read(f"{base}.weight")
-        return StoredWeight("float32", tuple(weight.shape), {"weight": weight})
 
 
 def _config(inner: Checkpoint) -> dict[str, Any]:
@@ -93,6 +88,7 @@ def _config(inner: Checkpoint) -> dict[str, Any]:
         raise UnsupportedModel(f"{meta.source}: llama with experts is not supported from GGUF")
     heads = meta.integer("llama.attention.head_count")
     hidden = meta.integer("llama.embedding_length")
+    head_dim = meta.integer("llama.attention.key_length", hidden // heads)
     config: dict[str, Any] = {
         "model_type": "llama",
         "hidden_size": hidden,
@@ -103,9 +99,9 @@ def _config(inner: Checkpoint) -> dict[str, Any]:
         "max_position_embeddings": meta.integer("llama.context_length"),
         "rms_norm_eps": meta.number("llama.attention.layer_norm_rms_epsilon"),
         "vocab_size": inner.info("token_embd.weight").shape[0],
-        "head_dim": meta.integer("llama.attention.key_length", hidden // heads),
+        "head_dim": head_dim,
         "attention_bias": inner.has("blk.0.attn_q.bias"),
-        "rope_parameters": _rope(inner, meta, hidden // heads),
+        "rope_parameters": _rope(inner, meta, head_dim),
         "eos_token_id": [
             token
             for key in ("eos_token_id", "eot_token_id", "eom_token_id")

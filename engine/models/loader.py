@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,11 @@ from engine.errors import UnsupportedModel
 from engine.formats.checkpoint import PLAIN, Checkpoint, wrong_tensor
 from engine.formats.weight import StoredWeight
 from engine.layers.linear import Embedding, Linear, Mlp, RmsNorm
+
+
+# Of no use here: how activations and the KV cache were scaled, and old files' rope tables.
+_EXPECTED = re.compile(r".*\.(input_scale|[kvq]_scale|rotary_emb\.inv_freq)|rope_freqs\.weight")
+_ROUTED = ".mlp.experts."
 
 
 class DenseLoader:
@@ -55,10 +62,20 @@ class DenseLoader:
             raise wrong_tensor(
                 info, f"has shape {list(info.shape)}, the config implies {list(shape)}"
             )
-        if info.dtype not in PLAIN and self.checkpoint.kind != "gguf":
+        if info.dtype not in PLAIN:
             raise wrong_tensor(info, f"has dtype {info.dtype}, not a plain float")
         self.used.add(name)
         return self._place(self.checkpoint.read(name), dtype)
+
+    def unused(self) -> list[str]:
+        """Tensors that nothing asked for and nothing explains, sorted."""
+        return sorted(
+            name
+            for name in self.checkpoint.names()
+            if re.sub(r"_scale(_2|_inv)?$", "", name) not in self.used
+            and _ROUTED not in name
+            and not _EXPECTED.fullmatch(name)
+        )
 
     def linear(self, base: str, rows: int, columns: int, bias: bool = False) -> Linear:
         weight = self.matrix(base, rows, columns)

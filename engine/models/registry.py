@@ -46,10 +46,16 @@ def family_of(checkpoint: Checkpoint) -> Family:
     return known[name]
 
 
+def hub_view(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint under the hub's plain names, made once: it walks over all tensors."""
+    if checkpoint.hub_view is None:
+        checkpoint.hub_view = family_of(checkpoint).view(checkpoint)
+    return checkpoint.hub_view
+
+
 def describe(checkpoint: Checkpoint) -> ModelSpec:
     """What the checkpoint's model is. UnsupportedModel or ModelConfigError name the field."""
-    family = family_of(checkpoint)
-    return family.describe(family.view(checkpoint))
+    return family_of(checkpoint).describe(hub_view(checkpoint))
 
 
 def build_model(
@@ -68,8 +74,7 @@ def build_model(
     """
     require_dtype(dtype)
     family = _BY_NAME[spec.family]
-    view = family.view(checkpoint)
-    loader = DenseLoader(view, device, dtype)
+    loader = DenseLoader(hub_view(checkpoint), device, dtype)
     if experts is None:
         if spec.moe is not None:
             raise ValueError(
@@ -89,6 +94,9 @@ def build_model(
     )
     norm = loader.norm("model.norm.weight", spec.hidden, spec.norm_eps, spec.norm_plus_one)
     rotary = Rotary(spec.attention.rope, device)
+    unused = loader.unused()
+    if unused:
+        log.warning("%d tensors belong to no layer: %s", len(unused), ", ".join(unused[:5]))
     return Model(spec, embedding, tuple(layers), norm, head, rotary, loader.nbytes)
 
 
@@ -107,4 +115,4 @@ class _NoExperts:
 def expert_tensors(spec: ModelSpec, checkpoint: Checkpoint, layer: int) -> list[ExpertTensors]:
     """The routed experts of one MoE layer in order; their names and shapes are checked here, their
     data is read when asked for. Raises ModelFilesError that names a tensor and its file."""
-    return expert_names.expert_tensors(spec, _BY_NAME[spec.family].view(checkpoint), layer)
+    return expert_names.expert_tensors(spec, hub_view(checkpoint), layer)

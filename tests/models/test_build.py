@@ -84,6 +84,21 @@ def test_only_two_compute_dtypes_are_taken(tmp_path: Path) -> None:
         build(tmp_path, llama_tensors(), torch.float16)
 
 
+def test_tensors_that_belong_nowhere_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    build(tmp_path / "a", llama_tensors())
+    assert not caplog.records
+    strange = {
+        "model.layers.7.mlp.up_proj.weight": torch.zeros(1),
+        "model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(4),
+        "model.layers.0.self_attn.k_scale": torch.zeros(1),
+        "model.layers.0.mlp.up_proj.input_scale": torch.zeros(1),
+    }
+    build(tmp_path / "b", {**llama_tensors(), **strange})
+    assert "1 tensors belong to no layer: model.layers.7" in caplog.text
+
+
 def expert_names(layer: int, expert: int) -> dict[str, Tensor]:
     base = f"model.layers.{layer}.mlp.experts.{expert}"
     torch.manual_seed(layer * 10 + expert)
