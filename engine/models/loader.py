@@ -12,7 +12,6 @@ from engine.formats.checkpoint import PLAIN, Checkpoint, wrong_tensor
 from engine.formats.weight import StoredWeight
 from engine.layers.linear import Embedding, Linear, Mlp, RmsNorm
 
-
 # Of no use here: how activations and the KV cache were scaled, and old files' rope tables.
 _EXPECTED = re.compile(r".*\.(input_scale|[kvq]_scale|rotary_emb\.inv_freq)|rope_freqs\.weight")
 _ROUTED = ".mlp.experts."
