@@ -72,7 +72,9 @@ class _Bounds(NodeTransformer):
 
 
 # Methods and filters whose result can be far longer than all that goes in.
-_GROWING_METHODS = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs", "format_map"})
+_GROWING_METHODS = frozenset(
+    {"center", "ljust", "rjust", "zfill", "expandtabs", "format", "format_map"}
+)
 _GROWING_FILTERS = ("center", "indent", "format", "wordwrap")
 
 

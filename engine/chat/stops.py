@@ -18,7 +18,8 @@ class StopStrings:
     """Feed pieces of text; get back what is certain not to belong to a stop string.
 
     The tail that could still grow into a stop string is held back until it does, or cannot.
-    Of several matches the one that starts first wins, then the longest.
+    Of several stop strings the one that is complete first wins, then the longest: that does not
+    depend on how the text is cut into pieces.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -30,11 +31,10 @@ class StopStrings:
         if not self._stops:
             return StopResult(text)
         self._held += text
-        found = [(self._held.find(stop), -len(stop), stop) for stop in self._stops]
-        found = [match for match in found if match[0] >= 0]
-        if found:
-            start, _, stop = min(found)
-            # A longer stop string may begin earlier and still be growing; what is complete wins.
+        found = [(self._held.find(stop), stop) for stop in self._stops]
+        matches = [(start + len(stop), start, stop) for start, stop in found if start >= 0]
+        if matches:
+            _, start, stop = min(matches)
             shown, self._held = self._held[:start], ""
             return StopResult(shown, stop)
         keep = self._undecided()

@@ -95,8 +95,6 @@ def fitting(tokens: list[int], context_tokens: int, param: str) -> list[int]:
     return tokens
 
 
-
-
 def load_text_model(place: ModelPlace) -> TextModel:
     """Raises ModelFilesError or UnsupportedModel naming the file and the field at fault."""
     if place.is_gguf:

@@ -31,8 +31,8 @@ class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     system: Blocks = ""
     # Refused unless they ask for what happens anyway.
     tools: list[dict[str, Any]] = []
-    tool_choice: dict[str, Any] = {"type": "auto"}
-    thinking: dict[str, Any] = {"type": "disabled"}
+    tool_choice: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "auto"})
+    thinking: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "disabled"})
     mcp_servers: list[Any] = []
     # Harmless: hints about effort and caching; context edits only when there are none.
     output_config: dict[str, Any] = {}

@@ -123,8 +123,8 @@ class ChatRequest(_Common, kw_only=True):
     tool_choice: str | dict[str, Any] = "auto"
     functions: list[dict[str, Any]] = []
     function_call: str | dict[str, Any] = "auto"
-    response_format: dict[str, Any] = {"type": "text"}
-    modalities: list[str] = ["text"]
+    response_format: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "text"})
+    modalities: list[str] = msgspec.field(default_factory=lambda: ["text"])
     verbosity: str = "medium"
     audio: Any = None
     web_search_options: Any = None

@@ -118,6 +118,7 @@ class RuntimeLink:
         self._runtime: RuntimeProcess | None = None
         self._task: asyncio.Task[None] | None = None
         self._step: tuple[int, float] | None = None
+        self._heard_at = 0.0
         self._crashes: list[float] = []
         self._residency_waiters: list[asyncio.Future[Residency]] = []
         self._changed = asyncio.Event()
@@ -189,6 +190,8 @@ class RuntimeLink:
             raise self.unavailable()
         number = next(self._numbers)
         stream = RequestStream(self, number)
+        if not self._streams:
+            self._heard_at = time.monotonic()  # silence before the first request was idleness
         self._streams[number] = stream
         try:
             await self.command(msgspec.structs.replace(submit, request=number))
@@ -300,6 +303,7 @@ class RuntimeLink:
     async def _read(self, runtime: RuntimeProcess) -> None:
         try:
             async for event in runtime.events():
+                self._heard_at = time.monotonic()
                 self._take(event)
         except (ValueError, msgspec.DecodeError, msgspec.ValidationError) as error:
             log.error("the runtime's stream is broken: %s", error)
@@ -348,14 +352,20 @@ class RuntimeLink:
             self._runtime.kill_reason = event.error.message
 
     async def _watch_steps(self, runtime: RuntimeProcess) -> None:
-        """Kill a runtime whose step does not end: a stuck kernel blocks every request."""
+        """Kill a runtime whose step does not end: a stuck kernel blocks every request.
+
+        One that says nothing at all while requests wait is as stuck, though between steps.
+        """
         while True:
             await asyncio.sleep(min(1.0, self._step_timeout_s / 4))
-            if self._step is None:
-                continue
-            step, since = self._step
-            if time.monotonic() - since > self._step_timeout_s:
-                runtime.kill(f"step {step} took longer than {self._step_timeout_s:g} s")
+            longest = f"longer than {self._step_timeout_s:g} s"
+            if self._step is not None:
+                step, since = self._step
+                if time.monotonic() - since > self._step_timeout_s:
+                    runtime.kill(f"step {step} took {longest}")
+                    return
+            elif self._streams and time.monotonic() - self._heard_at > self._step_timeout_s:
+                runtime.kill(f"it said nothing for {longest}")
                 return
 
     def _fail_live(self, record: ErrorRecord) -> None:

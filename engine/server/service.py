@@ -14,6 +14,14 @@ from engine.messages import Ready, Stats
 from engine.server.runtime_link import RuntimeLink
 
 
+def _load(place: ModelPlace) -> TextModel:
+    """Missing and broken files are found here, seconds before the runtime has torch imported."""
+    from engine.formats.model_files import inspect_model  # numpy: not while the server starts
+
+    inspect_model(place.path)
+    return load_text_model(place)
+
+
 class Service:
     def __init__(self, place: ModelPlace, asked_for: str, link: RuntimeLink) -> None:
         """`asked_for`: what the person called the model, which clients may call it too."""
@@ -45,7 +53,7 @@ class Service:
 
     async def _load_text(self) -> None:
         try:
-            self._text = await asyncio.to_thread(load_text_model, self.place)
+            self._text = await asyncio.to_thread(_load, self.place)
         except HeadraceError as error:
             self.link.fail(error.record())
         except Exception as error:  # noqa: BLE001 - a file broken in a way nobody thought of
