@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from engine.errors import HeadraceError
+from engine.errors import IntegrityError
 from engine.scheduler.scheduler import Scheduler
 from engine.scheduler.sequence import State
-
-
-class IntegrityError(HeadraceError):
-    """The scheduler's books contradict each other: a defect of the engine, not of a request."""
-
-    code = "integrity"
 
 
 def check(scheduler: Scheduler) -> None:

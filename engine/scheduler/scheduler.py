@@ -157,6 +157,7 @@ class Scheduler:
         for piece in plan.pieces:
             sequence = piece.sequence
             sequence.suspect_at = piece.start + piece.length - 1
+            sequence.failed_steps += 1
             if recompute:
                 sequence.computed = 0
                 sequence.state = State.PREFILLING

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+SOLITARY_AFTER = 3
+"""Failed shared steps after which a sequence never shares one again."""
+
 
 class State(Enum):
     """waiting -> prefilling -> decoding -> finished; preemption leads back to waiting."""
@@ -44,6 +47,8 @@ class Sequence:
     preemptions: int = 0
     suspect_at: int | None = None
     """A step over this position failed: the next step over it holds this sequence alone."""
+    failed_steps: int = 0
+    """Shared steps that failed with this sequence in them."""
 
     @property
     def completion_tokens(self) -> int:
@@ -60,7 +65,13 @@ class Sequence:
         return 1
 
     def must_run_alone(self, chunk_tokens: int) -> bool:
-        """Whether the next step would cross a position at which a shared step failed."""
+        """Whether the next step would cross a position at which a shared step failed.
+
+        A sequence that was in several such steps stays alone: should sharing itself be what fails,
+        starting again from position 0 each time would never come to an end.
+        """
+        if self.failed_steps >= SOLITARY_AFTER:
+            return True
         if self.suspect_at is None:
             return False
         return self.suspect_at < self.computed + self.next_length(chunk_tokens)

@@ -53,6 +53,8 @@ class Simulation:
     failures: dict[int, int] = field(default_factory=dict)
     """Request to position: a step that computes this position of this request fails."""
     failed: list[int] = field(default_factory=list)
+    sharing_fails: bool = False
+    """Every step of more than one member fails."""
 
     def __post_init__(self) -> None:
         self.scheduler = Scheduler(
@@ -71,7 +73,8 @@ class Simulation:
         if plan is None:
             return None
         self.plans.append(plan)
-        if any(self._fails(piece) for piece in plan.pieces):
+        shared = self.sharing_fails and len(plan.pieces) > 1
+        if shared or any(self._fails(piece) for piece in plan.pieces):
             self._fail(plan)
         else:
             for piece in plan.pieces:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from engine.errors import ContextLengthExceeded, InvalidRequest, Overloaded
+from engine.errors import ContextLengthExceeded, IntegrityError, InvalidRequest, Overloaded
 from engine.messages import Submit
-from engine.scheduler.integrity import IntegrityError, check
+from engine.scheduler.integrity import check
 from engine.scheduler.limits import Limits
 from engine.scheduler.scheduler import Ending
 from engine.scheduler.sequence import State
@@ -250,6 +250,17 @@ def test_recomputation_after_a_fault_repeats_the_first_shapes() -> None:
     again = simulation.shapes[1][len(before) :]
     assert again[: len(before)] == before
     assert [start for start, _ in again] == [0, 5, *range(7, 16)]
+
+
+def test_it_comes_to_an_end_when_every_shared_step_fails() -> None:
+    simulation = Simulation(limits(max_sequences=4, kv_tokens=64), pages=16, sharing_fails=True)
+    wanted = [request(number, 3 + number, 10) for number in (1, 2, 3)]
+    for each in wanted:
+        simulation.submit(each)
+    simulation.run(200)
+    for each in wanted:
+        assert simulation.outputs[each.request] == alone(each, 10)
+    assert simulation.failed == []
 
 
 def test_integrity_check_sees_a_leaked_page() -> None:

@@ -1,0 +1,76 @@
+"""The decode benchmark on tiny models: what it prints, writes and refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from engine.runtime import bench, bench_twin
+
+
+def test_it_measures_beside_transformers_and_writes_the_record(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "new" / "here.json"
+    code = bench.main(
+        f"decode --model {model} --tokens 12 --rounds 2 --threads 1 --device cpu --json {file}".split()
+    )
+    printed = capsys.readouterr().out
+    assert code == 0
+    record = json.loads(file.read_text())
+    assert (record["schema"], record["bench"], record["model"]) == (1, "decode", model.name)
+    assert {"commit", "when", "machine"} <= record.keys()
+    machine = record["machine"]
+    assert machine["threads"] == 1 and machine["stream"] > 0 and not machine["emulated"]
+    ours, theirs = record["rows"]
+    assert ours["name"] == "decode cpu float32" and theirs["name"].startswith("decode transformers")
+    assert ours["ratio"] == pytest.approx(ours["value"] / theirs["value"])
+    assert record["notes"] == ["The first 12 of 12 greedy tokens are equal in both."]
+    assert "decode cpu float32" in printed and "tok/s" in printed and str(file) in printed
+
+
+def test_slots_are_in_the_name(moe_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--model", str(moe_model), "--tokens", "4", "--rounds", "1", "--threads", "1"]
+    assert bench.run_decode([*arguments, "--device", "sim", "--moe-cache-rate", "0.5"]) == 0
+    assert "decode sim 50% float32" in capsys.readouterr().out
+
+
+def test_without_transformers_it_says_so(
+    dense_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "transformers_version", lambda: "")
+    arguments = ["--model", str(dense_model), "--tokens", "4", "--rounds", "1", "--threads", "1"]
+    assert bench.run_decode(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "not installed" in printed and " x transformers" not in printed
+
+
+def test_transformers_is_found_where_it_is_installed() -> None:
+    import transformers
+
+    assert bench_twin.transformers_version() == transformers.__version__
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        ([], 2, "there is: decode"),
+        (["warp"], 2, "warp"),
+        (["decode", "--model", "/nowhere/at/all", "--alone"], 1, "/nowhere/at/all"),
+    ],
+)
+def test_refusals(
+    arguments: list[str], code: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench.main(arguments) == code
+    assert says in capsys.readouterr().err
+
+
+def test_a_run_that_does_not_fit_is_an_error(
+    dense_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--model", str(dense_model), "--tokens", "300", "--alone", "--threads", "1"]
+    assert bench.run_decode(arguments) == 1
+    assert "tokens were decoded" in capsys.readouterr().err
