@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
+import tomllib
+from importlib import metadata
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.project.checkout import ROOT, imports, modules
 
@@ -53,6 +56,8 @@ TORCH_FREE = (
 )
 QT_FREE = ("app.cli", "app.core", "engine")
 MODULES = modules("app", "engine")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+DEPENDENCIES, EXTRAS = PROJECT["dependencies"], PROJECT["optional-dependencies"]
 
 BLOCK = """
 import importlib, importlib.abc, os, sys
@@ -107,6 +112,26 @@ def test_the_server_does_not_import_the_runtime_it_starts() -> None:
             assert [found for found in inside if found.startswith("engine.runtime")] == [], name
 
 
+@pytest.mark.parametrize(
+    ("package", "extras"), [("app", ()), ("engine", ("engine",)), ("tests", ("engine", "dev"))]
+)
+def test_every_library_that_is_imported_is_declared(package: str, extras: tuple[str, ...]) -> None:
+    declared = {"headrace"}
+    for line in [*DEPENDENCIES, *(line for extra in extras for line in EXTRAS[extra])]:
+        declared.add(canonicalize_name(Requirement(line).name))
+    provided_by = metadata.packages_distributions()
+    own = {"app", "engine", "tests", "installers", "dev"} | sys.stdlib_module_names
+    undeclared = set()
+    for name, path in modules(package).items():
+        for _, imported in imports(path, set()):
+            root = imported.split(".")[0]
+            distributions = map(canonicalize_name, provided_by.get(root, [root]))
+            optional = (name, root) == ("engine.runtime.bench_twin", "transformers")
+            if root not in own and not optional and not declared & set(distributions):
+                undeclared.add(f"{name} imports {root}")
+    assert undeclared == set()
+
+
 def within(names: tuple[str, ...]) -> list[str]:
     return [
         module
@@ -116,7 +141,7 @@ def within(names: tuple[str, ...]) -> list[str]:
     ]
 
 
-def import_all_without(libraries: str, names: list[str], tmp_path: Path) -> None:
+def import_all_without(libraries: str, names: list[str]) -> None:
     outcome = subprocess.run(
         [sys.executable, "-c", BLOCK, libraries, ",".join(names)],
         cwd=ROOT,
@@ -128,15 +153,15 @@ def import_all_without(libraries: str, names: list[str], tmp_path: Path) -> None
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
 
 
-def test_app_and_server_load_without_torch(tmp_path: Path) -> None:
-    import_all_without("torch,triton,transformers", within(TORCH_FREE), tmp_path)
+def test_app_and_server_load_without_torch() -> None:
+    import_all_without("torch,triton,transformers", within(TORCH_FREE))
 
 
-def test_engine_and_core_load_without_qt(tmp_path: Path) -> None:
-    import_all_without("PySide6,shiboken6,transformers", within(QT_FREE), tmp_path)
+def test_engine_and_core_load_without_qt() -> None:
+    import_all_without("PySide6,shiboken6,transformers", within(QT_FREE))
 
 
-def test_the_app_loads_with_its_own_dependencies_only(tmp_path: Path) -> None:
+def test_the_app_loads_with_its_own_dependencies_only() -> None:
     """The installed app has no engine environment: neither torch nor the server's libraries."""
     heavy = "torch,triton,transformers,numpy,fastapi,uvicorn,safetensors,tokenizers"
-    import_all_without(heavy, within(("app",)), tmp_path)
+    import_all_without(heavy, within(("app",)))
