@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,18 +64,34 @@ class ServerProcess:
         self._process.kill()
 
 
-def exit_reason(code: int | None, log: Path, log_start: int = 0) -> str:
-    """Why the server ended, as a sentence: how, and the last thing it said."""
+@dataclass(frozen=True)
+class Ending:
+    """Why the server ended, as sentences."""
+
+    reason: str
+    hint: str = ""
+    refused: bool = False
+    """It said why it cannot run (a taken port, a model that is not there): no use to try again."""
+
+
+def ending(code: int | None, log: Path, log_start: int = 0) -> Ending:
+    """What an exit status (None: unknown) and the log since `log_start` tell."""
     lines = log_file.last_lines(log, start=log_start)
     said = f" It last said: {lines[-1]}" if lines else ""
-    if code is None:
-        return f"The engine server ended.{said}"
-    if code == 0:
-        return f"The engine server ended by itself.{said}"
-    if code < 0:
+    if code is not None and code > 0:
+        if error := _last_after("error: ", lines):
+            return Ending(error, _last_after("hint: ", lines), refused=True)
+        return Ending(f"The engine server ended with code {code}.{said}")
+    if code is not None and code < 0:
         # What it logged before somebody killed it says nothing about the reason.
-        return f"The engine server was ended by {_signal_name(-code)}."
-    return f"The engine server ended with code {code}.{said}"
+        return Ending(f"The engine server was ended by {_signal_name(-code)}.")
+    return Ending(f"The engine server ended{'' if code is None else ' by itself'}.{said}")
+
+
+def _last_after(mark: str, lines: list[str]) -> str:
+    """What follows the mark in the last line that begins with it."""
+    found = [line.removeprefix(mark) for line in lines if line.startswith(mark)]
+    return found[-1] if found else ""
 
 
 def _signal_name(number: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.metadata
 import importlib.util
 import os
 import sys
@@ -57,6 +58,11 @@ def problem(environ: Mapping[str, str] | None = None) -> str:
             "The window needs PySide6, which is not installed: pip install PySide6-Essentials\n"
             "Without a window, the engine runs with: headrace serve"
         )
+    if sys.version_info < (3, 12) and (6, 12) <= _qt_version() < (6, 13):
+        return (
+            "This PySide6 ends a program under Python 3.11 by surprise (it releases None once too"
+            ' often). Take another: pip install "PySide6-Essentials~=6.11.3"'
+        )
     if not sys.platform.startswith("linux"):
         return ""
     platform = qt_platform(environ)
@@ -89,6 +95,14 @@ def missing_libraries(platform: str, load: Callable[[str], object] = ctypes.CDLL
         except OSError:
             missing[library] = package
     return missing
+
+
+def _qt_version() -> tuple[int, ...]:
+    try:
+        parts = importlib.metadata.version("PySide6-Essentials").split(".")
+    except importlib.metadata.PackageNotFoundError:
+        return ()
+    return tuple(int(part) for part in parts if part.isdigit())
 
 
 def qt_platform(environ: Mapping[str, str]) -> str:

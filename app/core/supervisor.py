@@ -166,8 +166,8 @@ class Supervisor:
         self.view = replace(self.view, phase=phase, reason=reason, hint=hint, health=health)
         return []
 
-    def exited(self, reason: str) -> list[Action]:
-        """The server process is gone."""
+    def exited(self, reason: str, hint: str = "", *, refused: bool = False) -> list[Action]:
+        """The server process is gone. `refused`: it said that it cannot run like this."""
         if self.view.phase is Phase.STOPPING:
             again, self._start_again = self._start_again, False
             kept = self.view.reason if again else ""
@@ -177,6 +177,9 @@ class Supervisor:
             return []
         if not self.view.ours:
             self.view = EngineView(reason=reason)
+            return []
+        if refused:
+            self.view = EngineView(phase=Phase.GAVE_UP, reason=reason, hint=hint)
             return []
         return self._crashed(reason)
 

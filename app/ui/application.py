@@ -31,7 +31,7 @@ class Headrace(QObject):
         super().__init__()
         self._app = app
         self._told = False
-        self._ending = False
+        self._ending = self._closed = False
         self.store = SettingsStore(self)
         theme.install(app, self.store.now.theme)
         app.setWindowIcon(icons.app_icon())
@@ -65,6 +65,9 @@ class Headrace(QObject):
 
     def close(self) -> None:
         """Let go of everything without touching the engine."""
+        if self._closed:
+            return
+        self._closed = True
         self.engine.close()
         self.tray.close()
         self.window.end()

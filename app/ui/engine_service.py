@@ -13,6 +13,7 @@ from PySide6.QtCore import QObject, QTimer, Signal
 
 from app.core import health as health_of
 from app.core import launch, log_file, server_record
+from app.core.launch import Ending
 from app.core.server_record import ServerRecord
 from app.core.settings import Settings
 from app.core.supervisor import Action, EngineView, Phase, Supervisor
@@ -231,15 +232,15 @@ class EngineService(QObject):
         if self._process is not None:
             code = self._process.exit_code()
             if code is not None:
-                self._gone(launch.exit_reason(code, launch.server_log(), self._log_start))
+                self._gone(launch.ending(code, launch.server_log(), self._log_start))
         elif self._record is not None and look and not server_record.is_running(self._record):
-            self._gone(launch.exit_reason(None, launch.server_log(), self._log_start))
+            self._gone(launch.ending(None, launch.server_log(), self._log_start))
 
-    def _gone(self, reason: str) -> None:
+    def _gone(self, ending: Ending) -> None:
         if self.view.phase is not Phase.STOPPING:
-            log.warning("%s", reason)
+            log.warning("%s", ending.reason)
         self._forget_server()
-        self._do(self.supervisor.exited(reason))
+        self._do(self.supervisor.exited(ending.reason, ending.hint, refused=ending.refused))
         if not self.supervisor.running:
             self.idle.emit()
 

@@ -213,6 +213,6 @@ _WAITING = {
     Phase.FAILED: "The model could not be loaded: see the dashboard.",
     Phase.SILENT: "The engine does not respond.",
     Phase.BACKING_OFF: "The engine crashed and is about to restart.",
-    Phase.GAVE_UP: "The engine keeps crashing: see the dashboard.",
+    Phase.GAVE_UP: "The engine cannot run: see the dashboard.",
     Phase.STOPPING: "The engine is stopping…",
 }

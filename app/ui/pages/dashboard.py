@@ -24,7 +24,7 @@ _HEADLINES = {
     Phase.STARTING: "Starting the engine",
     Phase.STOPPING: "Stopping the engine",
     Phase.BACKING_OFF: "The engine crashed",
-    Phase.GAVE_UP: "The engine keeps crashing",
+    Phase.GAVE_UP: "The engine cannot run",
     Phase.FAILED: "The model could not be loaded",
     Phase.SILENT: "The engine does not respond",
 }
@@ -207,7 +207,9 @@ class DashboardPage(QScrollArea):
             hint = f"Starting again in {max(1, round(seconds_to_retry))} s (crash {view.crashes})."
             self.banner.show_problem(view.reason, hint)
         elif view.phase is Phase.GAVE_UP:
-            hint = f"It crashed {view.crashes} times in a row. The log says more."
+            hint = view.hint
+            if view.crashes > 1:
+                hint = f"It crashed {view.crashes} times in a row. The log says more."
             self.banner.show_problem(view.reason, hint)
         elif view.phase is Phase.SILENT:
             self.banner.show_problem(

@@ -23,7 +23,7 @@ class ChannelCard(Card):
         self.hit_rate = Figure("Hit rate now", "", 36)
         self.curve = Sparkline("Expert hit rate", units.percent, "experts", top=1.0)
         self.curve.setMinimumHeight(96)
-        self.slots = Gauge("Expert slots in use")
+        self.slots = Gauge("Expert slots in use", "slots in use")
         self._hits, self._misses = Figure("Hits"), Figure("Misses")
         self._fills, self._link = Figure("Fills"), Figure("Link now")
         self._note = label("", "muted", wrap=True)

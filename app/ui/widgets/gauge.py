@@ -14,8 +14,10 @@ _SWEEP = -270 * 16
 
 
 class Gauge(QWidget):
-    def __init__(self, name: str, colour: str = "experts", side: int = 132) -> None:
+    def __init__(self, name: str, label: str, colour: str = "experts", side: int = 132) -> None:
+        """`name` is for screen readers; the shorter `label` stands between the ring's ends."""
         super().__init__()
+        self._label = label
         self._colour = colour
         self._side = side
         self._share = 0.0
@@ -55,4 +57,6 @@ class Gauge(QWidget):
         painter.setFont(theme.figures(self.font(), 11, QFont.Weight.Normal))
         painter.setPen(theme.colour("muted"))
         painter.drawText(ring.adjusted(0, 24, 0, 24), centre, self._caption)
+        below = Qt.AlignmentFlag.AlignHCenter | Qt.AlignmentFlag.AlignBottom
+        painter.drawText(QRectF(self.rect()).adjusted(0, 0, 0, -4), below, self._label)
         painter.end()

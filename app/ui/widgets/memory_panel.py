@@ -24,6 +24,7 @@ class MemoryPanel(QWidget):
         top.addStretch()
         top.addWidget(self._sum)
         body = column(10)
+        body.setContentsMargins(0, 4, 0, 0)
         body.addLayout(top)
         body.addWidget(self.bar)
         body.addWidget(self._legend)

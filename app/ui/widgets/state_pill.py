@@ -18,7 +18,7 @@ WORDS = {
     Phase.FAILED: ("Failed", "bad"),
     Phase.SILENT: ("Not responding", "bad"),
     Phase.BACKING_OFF: ("Crashed, restarting", "bad"),
-    Phase.GAVE_UP: ("Crashed", "bad"),
+    Phase.GAVE_UP: ("Cannot run", "bad"),
     Phase.STOPPING: ("Stopping", "warn"),
 }
 

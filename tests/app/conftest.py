@@ -1,0 +1,127 @@
+"""Fixtures of the app's tests: no display, a home folder for each test, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+os.environ["QT_QPA_PLATFORM"] = "offscreen"
+
+import psutil
+import pytest
+from PySide6.QtWidgets import QApplication
+from pytestqt.qtbot import QtBot
+
+from app.core import launch, settings
+from app.core.settings import Settings
+from app.ui.application import Headrace
+
+STAND_IN = Path(__file__).with_name("stand_in_server.py")
+_HARMLESS = (  # what the platform plugin `offscreen` says of itself
+    "This plugin does not support propagateSizeHints()",
+    "This plugin does not support raise()",
+    "QObject::connect: No such signal "
+    "QPlatformNativeInterface::systemTrayWindowChanged(QScreen*)",
+)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    monkeypatch.setenv("HEADRACE_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def no_qt_warnings(qtlog: object) -> Iterator[None]:
+    """Qt says on its log what it cannot raise: each such line is a fault."""
+    yield
+    lines = [record.message for record in qtlog.records]  # type: ignore[attr-defined]
+    assert not [line for line in lines if line not in _HARMLESS]
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """No process and no thread outlives its test."""
+    threads = set(threading.enumerate())
+    processes = {child.pid for child in psutil.Process().children(recursive=True)}
+    yield
+    deadline = time.monotonic() + 5
+    while True:
+        left = [
+            child
+            for child in psutil.Process().children(recursive=True)
+            if child.pid not in processes and alive(child.pid)
+        ]
+        started = set(threading.enumerate()) - threads
+        if not left and not started:
+            return
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    for child in left:
+        child.kill()
+    pytest.fail(f"left behind: processes {left}, threads {started}")
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Let the app start the stand-in server instead of the engine; call it to choose its ways."""
+
+    def command(_: Settings, owner_pid: int) -> list[str]:
+        return [sys.executable, str(STAND_IN), "serve", "--owner-pid", str(owner_pid)]
+
+    monkeypatch.setattr(launch, "serve_command", command)
+
+    def choose(mode: str = "", **environment: str) -> None:
+        monkeypatch.setenv("STAND_IN", mode)
+        for name, value in environment.items():
+            monkeypatch.setenv(f"STAND_IN_{name.upper()}", value)
+
+    choose()
+    return choose
+
+
+@pytest.fixture
+def open_app(qapp: QApplication, qtbot: QtBot) -> Iterator[Callable[..., Headrace]]:
+    """Open the whole app with these settings; it is quit at the end, its engine with it."""
+    opened: list[Headrace] = []
+
+    def opener(*, hidden: bool = False, **changes: object) -> Headrace:
+        changes.setdefault("start_engine_at_launch", False)
+        settings.save(Settings(**changes))  # type: ignore[arg-type]
+        headrace = Headrace(qapp)
+        opened.append(headrace)
+        headrace.begin(hidden=hidden)
+        return headrace
+
+    yield opener
+    for headrace in opened:
+        close_app(headrace, qtbot)
+
+
+def close_app(headrace: Headrace, qtbot: QtBot) -> None:
+    headrace.quit()
+    qtbot.waitUntil(lambda: not headrace.engine.supervisor.running, timeout=15_000)
+    headrace.close()
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended but was not waited for does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    """For things outside this process's event loop."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.02)

@@ -1,0 +1,215 @@
+import pytest
+
+from app.core.health import Health, HealthError
+from app.core.supervisor import (
+    FIRST_ANSWER_S,
+    HUNG_S,
+    MAX_QUICK_CRASHES,
+    SILENT_S,
+    STEADY_S,
+    STOP_S,
+    Action,
+    Phase,
+    Supervisor,
+)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def supervisor(clock: Clock) -> Supervisor:
+    return Supervisor(clock)
+
+
+def answer(supervisor: Supervisor, status: str = "ready") -> None:
+    supervisor.health(Health(status=status))
+
+
+def test_a_start_follows_the_health(supervisor: Supervisor) -> None:
+    assert supervisor.start() == [Action.SPAWN]
+    assert supervisor.view.phase is Phase.STARTING
+    answer(supervisor, "loading")
+    assert supervisor.view.phase is Phase.LOADING
+    answer(supervisor)
+    assert supervisor.view.phase is Phase.READY
+    assert supervisor.start() == []
+
+
+def test_a_crash_backs_off_and_keeps_the_reason(supervisor: Supervisor, clock: Clock) -> None:
+    supervisor.start()
+    answer(supervisor)
+    clock.now += 30
+    assert supervisor.exited("killed by signal 9") == []
+    assert supervisor.view.phase is Phase.BACKING_OFF
+    assert supervisor.view.reason == "killed by signal 9"
+    clock.now += 0.9
+    assert supervisor.tick() == []
+    clock.now += 0.2
+    assert supervisor.tick() == [Action.SPAWN]
+    answer(supervisor)
+    assert supervisor.view.reason == "killed by signal 9"
+
+
+def test_delays_double_up_to_a_minute(supervisor: Supervisor, clock: Clock) -> None:
+    supervisor.start()
+    delays = []
+    for _ in range(8):
+        clock.now += 25  # too long for a quick crash
+        supervisor.exited("x")
+        assert supervisor.view.retry_at is not None
+        delays.append(supervisor.view.retry_at - clock.now)
+        clock.now = supervisor.view.retry_at
+        assert supervisor.tick() == [Action.SPAWN]
+    assert delays == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+def test_quick_crashes_in_a_row_give_up(supervisor: Supervisor, clock: Clock) -> None:
+    supervisor.start()
+    for crash in range(1, MAX_QUICK_CRASHES + 1):
+        clock.now += 1
+        supervisor.exited(f"no {crash}")
+        if crash < MAX_QUICK_CRASHES:
+            clock.now += 60
+            assert supervisor.tick() == [Action.SPAWN]
+    assert supervisor.view.phase is Phase.GAVE_UP
+    assert supervisor.view.reason == f"no {MAX_QUICK_CRASHES}"
+    clock.now += 1000
+    assert supervisor.tick() == []
+    assert supervisor.start() == [Action.SPAWN]
+
+
+def test_a_steady_run_forgives(supervisor: Supervisor, clock: Clock) -> None:
+    supervisor.start()
+    for _ in range(3):
+        clock.now += 1
+        supervisor.exited("x")
+        clock.now += 60
+        supervisor.tick()
+    clock.now += STEADY_S + 1
+    answer(supervisor)
+    assert supervisor.view.reason == ""
+    supervisor.exited("y")
+    assert supervisor.view.retry_at == clock.now + 1
+    assert supervisor.view.crashes == 1
+
+
+def test_stop_asks_then_kills(supervisor: Supervisor, clock: Clock) -> None:
+    supervisor.start()
+    answer(supervisor)
+    assert supervisor.stop() == [Action.SHUT_DOWN]
+    assert supervisor.stop() == []
+    answer(supervisor)  # a late answer changes nothing
+    assert supervisor.view.phase is Phase.STOPPING
+    clock.now += STOP_S
+    assert supervisor.tick() == [Action.KILL]
+    assert supervisor.exited("killed") == []
+    assert supervisor.view.phase is Phase.STOPPED
+    assert supervisor.view.reason == ""
+
+
+def test_restart_ends_then_starts(supervisor: Supervisor) -> None:
+    supervisor.start()
+    answer(supervisor)
+    assert supervisor.restart() == [Action.SHUT_DOWN]
+    assert supervisor.exited("as asked") == [Action.SPAWN]
+    assert supervisor.view.phase is Phase.STARTING
+    assert supervisor.view.reason == ""
+
+
+def test_stop_during_a_restart_wins(supervisor: Supervisor) -> None:
+    supervisor.start()
+    supervisor.restart()
+    supervisor.stop()
+    assert supervisor.exited("as asked") == []
+    assert supervisor.view.phase is Phase.STOPPED
+
+
+def test_stop_while_backing_off(supervisor: Supervisor, clock: Clock) -> None:
+    supervisor.start()
+    supervisor.exited("x")
+    assert supervisor.stop() == []
+    clock.now += 100
+    assert supervisor.tick() == []
+    assert supervisor.view.phase is Phase.STOPPED
+
+
+def test_a_found_server_is_adopted(supervisor: Supervisor) -> None:
+    assert supervisor.start(found=True) == [Action.ADOPT]
+    supervisor.adopted()
+    answer(supervisor)
+    assert supervisor.view.adopted and supervisor.view.ours
+
+
+def test_a_found_server_that_refuses_is_replaced(supervisor: Supervisor) -> None:
+    supervisor.start(found=True)
+    assert supervisor.adoption_failed("401") == [Action.KILL]
+    assert supervisor.exited("killed") == [Action.SPAWN]
+    assert supervisor.view.reason == "401"
+
+
+def test_a_server_started_by_hand_is_left_alone(supervisor: Supervisor, clock: Clock) -> None:
+    assert supervisor.start(found=True, found_owned=False) == []
+    answer(supervisor)
+    assert not supervisor.view.ours
+    clock.now += HUNG_S + 1
+    assert supervisor.tick() == []
+    assert supervisor.view.phase is Phase.SILENT
+    assert supervisor.exited("gone") == []
+    assert supervisor.view.phase is Phase.STOPPED
+
+
+def test_silence_is_shown_then_ended(supervisor: Supervisor, clock: Clock) -> None:
+    supervisor.start()
+    answer(supervisor)
+    clock.now += SILENT_S
+    assert supervisor.tick() == []
+    assert supervisor.view.phase is Phase.SILENT
+    answer(supervisor)
+    assert supervisor.view.phase is Phase.READY
+    clock.now += HUNG_S
+    assert supervisor.tick() == [Action.KILL]
+    assert supervisor.exited("killed") == [Action.SPAWN]
+    assert "stopped answering" in supervisor.view.reason
+
+
+def test_a_server_that_never_answers(supervisor: Supervisor, clock: Clock) -> None:
+    supervisor.start()
+    clock.now += FIRST_ANSWER_S - 1
+    assert supervisor.tick() == []
+    clock.now += 1
+    assert supervisor.tick() == [Action.KILL]
+
+
+def test_a_model_that_fails_keeps_its_server(supervisor: Supervisor) -> None:
+    supervisor.start()
+    error = HealthError(code="model_files", message="shard 2 is missing", hint="Fetch it.")
+    assert supervisor.health(Health(status="failed", error=error)) == []
+    assert supervisor.view.phase is Phase.FAILED
+    assert (supervisor.view.reason, supervisor.view.hint) == ("shard 2 is missing", "Fetch it.")
+
+
+def test_a_refusal_is_not_tried_again(supervisor: Supervisor, clock: Clock) -> None:
+    supervisor.start()
+    assert supervisor.exited("Port 5 is in use.", "Take another.", refused=True) == []
+    clock.now += 100
+    assert supervisor.tick() == []
+    assert supervisor.view.phase is Phase.GAVE_UP
+    assert supervisor.view.hint == "Take another."
+
+
+def test_a_spawn_that_fails_counts_as_a_crash(supervisor: Supervisor) -> None:
+    supervisor.start()
+    supervisor.spawn_failed("no such file")
+    assert supervisor.view.phase is Phase.BACKING_OFF
+    assert supervisor.view.reason == "no such file"
