@@ -41,6 +41,7 @@ class Runner:
         checkpoint = open_checkpoint(folder)
         self.spec = describe(checkpoint)
         place = resolve_device(device)
+        self.device = place.torch
         source = partial(expert_tensors, self.spec, checkpoint)
         self.experts = None
         if self.spec.moe is not None:
@@ -66,17 +67,17 @@ class Runner:
             # Taken from the far end by turns, so that no sequence has its pages in order.
             taken = self.allocator.allocate(missing)
             sequence.pages += reversed(taken)
-            pages = torch.tensor(sequence.pages)
+            pages = torch.tensor(sequence.pages, device=self.device)
             slices.append(
                 SequenceSlice(start, len(tokens), sequence.context, pages, sequence.state)
             )
             start += len(tokens)
         positions = [torch.arange(s.context, s.context + s.length) for s in slices]
         batch = Batch(
-            torch.cat([tokens for _, tokens in work]),
-            torch.cat(positions),
+            torch.cat([tokens for _, tokens in work]).to(self.device),
+            torch.cat(positions).to(self.device),
             tuple(slices),
-            torch.arange(start),
+            torch.arange(start, device=self.device),
         )
         logits = self.model.forward(batch, self.kv, self.states)
         for sequence, tokens in work:
