@@ -60,7 +60,9 @@ class StepRunner:
         if not sampling:
             return outcomes
         good = []
-        for row, finite in enumerate(torch.isfinite(logits).all(dim=-1).tolist()):
+        # A NaN wins both searches; one pass, and nothing of the vocabulary's size is allocated.
+        lowest, highest = torch.aminmax(logits, dim=-1)
+        for row, finite in enumerate((lowest.isfinite() & highest.isfinite()).tolist()):
             if finite:
                 good.append(row)
             else:

@@ -31,6 +31,8 @@ def sample(
     scores = _adjusted(logits, rows, mask)
     tokens = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
     greedy = [i for i, row in enumerate(rows) if row.greedy]
+    if len(greedy) == len(rows):
+        return [int(token) for token in scores.argmax(dim=-1).tolist()]
     if greedy:
         where = torch.tensor(greedy, device=logits.device)
         tokens[where] = scores[where].argmax(dim=-1)
@@ -115,7 +117,7 @@ def _draw_among(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw within the `width` likeliest tokens; also whether a row's filters kept no more."""
     values, ids = _likeliest(scores, width)
-    keep, weights = _kept(values, torch.logsumexp(scores.double(), dim=-1), rows)
+    keep, weights = _kept(values, torch.logsumexp(scores, dim=-1).double(), rows)
     covered = ~keep[:, -1]
     if width == scores.shape[1]:
         covered = torch.ones_like(covered)

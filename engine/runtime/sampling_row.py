@@ -59,6 +59,42 @@ def _mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
+class _Tally:
+    """Tokens that penalties look at, and how often the output has each.
+
+    Sparse: a text holds some thousand different tokens, a vocabulary a hundred times as many.
+    """
+
+    def __init__(self, tokens: list[int], device: torch.device) -> None:
+        distinct = list(dict.fromkeys(tokens))
+        self._place = {token: place for place, token in enumerate(distinct)}
+        room = max(64, 2 * len(distinct))
+        self._ids = torch.zeros(room, dtype=torch.int64, device=device)
+        self._ids[: len(distinct)] = torch.tensor(distinct, dtype=torch.int64)
+        self._counts = torch.zeros(room, dtype=torch.float32, device=device)
+
+    @property
+    def ids(self) -> torch.Tensor:
+        """int64 [distinct]"""
+        return self._ids[: len(self._place)]
+
+    @property
+    def counts(self) -> torch.Tensor:
+        """float32 [distinct]: occurrences in the output."""
+        return self._counts[: len(self._place)]
+
+    def add(self, token: int) -> None:
+        place = self._place.get(token)
+        if place is None:
+            place = len(self._place)
+            if place == len(self._ids):
+                self._ids = torch.cat([self._ids, torch.zeros_like(self._ids)])
+                self._counts = torch.cat([self._counts, torch.zeros_like(self._counts)])
+            self._place[token] = place
+            self._ids[place] = token
+        self._counts[place] += 1
+
+
 class SamplingRow:
     """One request's side of sampling. Tensors live on the device of the logits.
 
@@ -69,6 +105,7 @@ class SamplingRow:
     def __init__(
         self, sampling: Sampling, prompt: list[int], vocab_size: int, device: torch.device
     ) -> None:
+        """Raises InvalidRequest as `validate` does."""
         validate(sampling, vocab_size)
         self.sampling = sampling
         self.drawn = 0
@@ -82,13 +119,11 @@ class SamplingRow:
                 torch.tensor(list(sampling.bias), dtype=torch.int64, device=device),
                 torch.tensor(list(sampling.bias.values()), dtype=torch.float32, device=device),
             )
-        self._counts: torch.Tensor | None = None
-        self._seen: torch.Tensor | None = None
-        if sampling.presence_penalty or sampling.frequency_penalty:
-            self._counts = torch.zeros(vocab_size, dtype=torch.float32, device=device)
+        self._tally: _Tally | None = None
         if sampling.repetition_penalty != 1.0:
-            self._seen = torch.zeros(vocab_size, dtype=torch.bool, device=device)
-            self._seen[torch.tensor(prompt, dtype=torch.int64, device=device)] = True
+            self._tally = _Tally(prompt, device)
+        elif sampling.presence_penalty or sampling.frequency_penalty:
+            self._tally = _Tally([], device)
 
     @property
     def greedy(self) -> bool:
@@ -100,7 +135,7 @@ class SamplingRow:
 
     @property
     def adjusts(self) -> bool:
-        return self.bias is not None or self._counts is not None or self._seen is not None
+        return self.bias is not None or self._tally is not None
 
     def draw(self) -> float:
         """The uniform number that picks the next token."""
@@ -109,20 +144,20 @@ class SamplingRow:
     def record(self, token: int) -> None:
         """The token is part of the output now."""
         self.drawn += 1
-        if self._counts is not None:
-            self._counts[token] += 1
-        if self._seen is not None:
-            self._seen[token] = True
+        if self._tally is not None:
+            self._tally.add(token)
 
     def adjust(self, scores: torch.Tensor) -> None:
         """Bias, then penalties, in place on `scores` float32 [V]."""
         if self.bias is not None:
             ids, values = self.bias
             scores[ids] += values
-        if self._seen is not None:
-            penalty = self.sampling.repetition_penalty
-            penalised = torch.where(scores > 0, scores / penalty, scores * penalty)
-            scores.copy_(torch.where(self._seen, penalised, scores))
-        if self._counts is not None:
-            scores -= self.sampling.frequency_penalty * self._counts
-            scores -= self.sampling.presence_penalty * (self._counts > 0)
+        if self._tally is None:
+            return
+        chosen, counts = scores[self._tally.ids], self._tally.counts
+        penalty = self.sampling.repetition_penalty
+        if penalty != 1.0:
+            chosen = torch.where(chosen > 0, chosen / penalty, chosen * penalty)
+        chosen -= self.sampling.frequency_penalty * counts
+        chosen -= self.sampling.presence_penalty * (counts > 0)
+        scores[self._tally.ids] = chosen

@@ -14,9 +14,8 @@ def test_it_measures_beside_transformers_and_writes_the_record(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "new" / "here.json"
-    code = bench.main(
-        f"decode --model {model} --tokens 12 --rounds 2 --threads 1 --device cpu --json {file}".split()
-    )
+    measured = f"--model {model} --tokens 12 --rounds 2 --threads 1 --device cpu --json {file}"
+    code = bench.main(["decode", *measured.split()])
     printed = capsys.readouterr().out
     assert code == 0
     record = json.loads(file.read_text())
