@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from engine.errors import ModelFilesError, ModelNotFound, UnsupportedModel
 from engine.formats import gguf_parts, hub_layout
 from engine.formats.config_fields import Fields, read_json
-from engine.formats.gguf import GgufError, GgufFile
 from engine.formats.safetensors_header import read_header
 from engine.formats.tensor_info import TensorInfo
+
+if TYPE_CHECKING:
+    from engine.formats.gguf import GgufFile
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -39,6 +41,11 @@ class ModelFiles:
     quantisation_config: dict[str, Any]
     files: tuple[Path, ...]
     tensors: dict[str, TensorInfo]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors as they are stored."""
+        return sum(info.nbytes for info in self.tensors.values())
 
 
 def inspect_model(path: Path) -> ModelFiles:
@@ -156,7 +163,11 @@ def _shards(folder: Path) -> tuple[tuple[Path, ...], dict[str, str]]:
     single = folder / SINGLE
     if single.exists() or single.is_symlink():
         return (single,), {}
-    others = sorted(p.name for p in folder.iterdir() if p.suffix in (".safetensors", ".bin", ".pt"))
+    suffixes = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+    others = sorted(p.name for p in folder.iterdir() if p.suffix in suffixes)
+    hint = "Fetch the model again."
+    if any(name.endswith(".gguf") for name in others):
+        hint = "Point at the .gguf file itself."
     partial = hub_layout.unfinished(folder)
     if partial:
         problem = f"{', '.join(partial)} is there: the download is incomplete"
@@ -164,7 +175,7 @@ def _shards(folder: Path) -> tuple[tuple[Path, ...], dict[str, str]]:
         problem = f"there is {', '.join(others[:4])}, but neither {SINGLE} nor {INDEX}"
     else:
         problem = f"there is neither {SINGLE} nor {INDEX}"
-    raise ModelFilesError(f"{folder} holds no weights: {problem}", hint="Fetch the model again.")
+    raise ModelFilesError(f"{folder} holds no weights: {problem}", hint=hint)
 
 
 def _gguf_files(path: Path) -> ModelFiles:
@@ -211,6 +222,9 @@ def _gguf_files(path: Path) -> ModelFiles:
 
 def open_gguf(path: Path) -> GgufFile:
     """The file, with the reader's complaint as a ModelFilesError."""
+    # Here, so that listing folders of safetensors needs no numpy.
+    from engine.formats.gguf import GgufError, GgufFile
+
     try:
         return GgufFile(path)
     except GgufError as error:

@@ -11,6 +11,10 @@ from torch.nn import functional
 
 from engine.kernels.registry import operation
 
+SCORE_BYTES = 256 << 20
+"""A long chunk is cut where its scores would pass this: on a GPU, torch's attention with a mask and
+grouped queries holds all of them at once (its CPU kernel never does)."""
+
 
 class PagedRows(Protocol):
     """Rows `start : start + length` of a batch, whose first is at position `context` of `pages`."""
@@ -35,25 +39,31 @@ def paged_attention(
     Each sequence is computed alone, so its rows depend on no neighbour.
     """
     out = torch.empty_like(q)
-    page_tokens = keys.shape[1]
     for seq in sequences:
         total = seq.context + seq.length
-        pages = seq.pages[: -(-total // page_tokens)]
-        k = keys[pages].flatten(0, 1)[:total].transpose(0, 1).unsqueeze(0)
-        v = values[pages].flatten(0, 1)[:total].transpose(0, 1).unsqueeze(0)
-        rows = slice(seq.start, seq.start + seq.length)
-        mask = None
-        if seq.length > 1 and seq.context:
-            visible = torch.ones(seq.length, total, dtype=torch.bool, device=q.device)
-            mask = visible.tril(diagonal=seq.context)
-        attended = functional.scaled_dot_product_attention(
-            q[rows].transpose(0, 1).unsqueeze(0),
-            k,
-            v,
-            attn_mask=mask,
-            is_causal=seq.length > 1 and not seq.context,
-            scale=scale,
-            enable_gqa=q.shape[1] != keys.shape[2],
-        )
-        out[rows] = attended.squeeze(0).transpose(0, 1)
+        pages = seq.pages[: -(-total // keys.shape[1])]
+        k, v = keys[pages].flatten(0, 1), values[pages].flatten(0, 1)
+        block = max(1, SCORE_BYTES // (4 * q.shape[1] * total))
+        for first in range(0, seq.length, block):
+            rows = slice(seq.start + first, seq.start + min(first + block, seq.length))
+            context = seq.context + first
+            seen = context + rows.stop - rows.start
+            out[rows] = _causal(q[rows], k[:seen], v[:seen], context, scale)
     return out
+
+
+def _causal(q: Tensor, k: Tensor, v: Tensor, context: int, scale: float) -> Tensor:
+    """q [L, heads, D] at positions context onwards over k, v [context + L, kv_heads, D]."""
+    mask = None
+    if len(q) > 1 and context:
+        mask = torch.ones(len(q), len(k), dtype=torch.bool, device=q.device).tril(context)
+    attended = functional.scaled_dot_product_attention(
+        q.transpose(0, 1).unsqueeze(0),
+        k.transpose(0, 1).unsqueeze(0),
+        v.transpose(0, 1).unsqueeze(0),
+        attn_mask=mask,
+        is_causal=len(q) > 1 and not context,
+        scale=scale,
+        enable_gqa=q.shape[1] != k.shape[1],
+    )
+    return attended.squeeze(0).transpose(0, 1)

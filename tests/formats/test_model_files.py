@@ -47,11 +47,12 @@ def test_a_sharded_model_reads_as_it_was_written(sharded: Path) -> None:
         assert checkpoint.info(name).nbytes == tensor.nbytes
 
 
-def test_the_app_can_look_at_models_without_torch(sharded: Path) -> None:
+def test_the_app_can_look_at_models_without_torch_and_numpy(sharded: Path) -> None:
     code = (
         "import sys; from pathlib import Path;"
         "from engine.formats.model_files import inspect_model;"
-        f"inspect_model(Path({str(sharded)!r})); sys.exit('torch' in sys.modules)"
+        f"inspect_model(Path({str(sharded)!r}));"
+        "sys.exit(bool({'torch', 'numpy'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -126,6 +127,14 @@ def test_empty_and_garbage_weights_are_refused(tmp_path: Path, content: bytes, s
     write_json(tmp_path / "config.json", LLAMA)
     (tmp_path / "model.safetensors").write_bytes(content)
     assert says in refusal(tmp_path).message
+
+
+def test_other_weights_are_named(tmp_path: Path) -> None:
+    write_json(tmp_path / "config.json", LLAMA)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"x")
+    assert "pytorch_model.bin" in refusal(tmp_path).message
+    write_gguf(tmp_path / "model.gguf", {}, {})
+    assert "Point at the .gguf file" in refusal(tmp_path).hint
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "\x00"])

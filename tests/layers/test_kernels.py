@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.context.batch import SequenceSlice
+from engine.kernels import attention
 from engine.kernels.attention import paged_attention
 from engine.kernels.gated_delta import causal_conv, gated_delta
 from engine.kernels.pointwise import gated_rms_norm, rms_norm, rotary, router_top_k, swiglu
@@ -94,8 +95,14 @@ def attention_by_definition(q: Tensor, k: Tensor, v: Tensor, context: int) -> Te
     return out
 
 
-@pytest.mark.parametrize("heads", [4, 2])
-def test_paged_attention_equals_its_definition_and_sees_no_neighbour(heads: int) -> None:
+@pytest.mark.parametrize(
+    ("heads", "score_bytes"), [(4, 1 << 20), (2, 1 << 20), (4, 4 * 4 * 11 * 2)]
+)
+def test_paged_attention_equals_its_definition_and_sees_no_neighbour(
+    heads: int, score_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last case cuts the longest chunk into blocks of two rows."""
+    monkeypatch.setattr(attention, "SCORE_BYTES", score_bytes)
     torch.manual_seed(2)
     pages, kv_heads, size = 4, 2, 8
     keys, values = torch.randn(12, pages, kv_heads, size), torch.randn(12, pages, kv_heads, size)
