@@ -64,8 +64,7 @@ class ChatSession(QObject):
         if not self._engine.endpoint:
             self._fail("The engine is not running. Start it, then try again.")
             return
-        model = self._engine.stats.model or "default"
-        body = request_body(model, self.conversation.for_request())
+        body = request_body(self._engine.model, self.conversation.for_request())
         url = f"{self._engine.endpoint}/v1/chat/completions"
         self._stream = self._engine.http.stream(url, body)
         self._stream.arrived.connect(self._take)

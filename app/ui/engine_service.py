@@ -82,6 +82,12 @@ class EngineService(QObject):
         return self._endpoint
 
     @property
+    def model(self) -> str:
+        """The name that the running server gives its model; empty while it is not known."""
+        health = self.view.health
+        return health.model if health is not None and health.model else self.stats.model
+
+    @property
     def server_pid(self) -> int:
         """Pid of the server that is followed; 0 where there is none."""
         if self._record is not None:

@@ -24,8 +24,7 @@ STAND_IN = Path(__file__).with_name("stand_in_server.py")
 _HARMLESS = (  # what the platform plugin `offscreen` says of itself
     "This plugin does not support propagateSizeHints()",
     "This plugin does not support raise()",
-    "QObject::connect: No such signal "
-    "QPlatformNativeInterface::systemTrayWindowChanged(QScreen*)",
+    "QObject::connect: No such signal QPlatformNativeInterface::systemTrayWindowChanged(QScreen*)",
 )
 
 

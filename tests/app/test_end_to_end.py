@@ -1,0 +1,245 @@
+"""The app with the real engine on a tiny model: it streams, survives, and leaves nothing."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from PySide6.QtCore import Qt
+from pytestqt.qtbot import QtBot
+
+from app.core import server_record, settings
+from app.core.conversation import MessageState
+from app.core.settings import Settings
+from app.core.supervisor import Phase
+from app.ui import window
+from app.ui.application import Headrace
+from app.ui.widgets.message_view import AssistantMessage
+from tests.app.conftest import alive, close_app, wait_until
+
+ROOT = Path(__file__).parents[2]
+Opener = Callable[..., Headrace]
+
+pytestmark = pytest.mark.timeout(90)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made in a process of its own: the app's never imports torch."""
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    maker = ROOT / "tests" / "server" / "tiny_model.py"
+    subprocess.run([sys.executable, str(maker), str(folder)], check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture
+def start(open_app: Opener, tiny_model: Path, qtbot: QtBot) -> Callable[[], Headrace]:
+    def starter() -> Headrace:
+        headrace = open_app(start_engine_at_launch=True, **engine_settings(tiny_model))
+        ready(headrace, qtbot)
+        return headrace
+
+    return starter
+
+
+def engine_settings(model: Path) -> dict[str, object]:
+    """A short context, since a random model rarely comes to an end by itself."""
+    return {
+        "model": str(model),
+        "device": "sim",
+        "moe_cache_rate": 0.5,
+        "context_tokens": 128,
+        "port": 0,
+    }
+
+
+def ready(headrace: Headrace, qtbot: QtBot) -> None:
+    engine = headrace.engine
+    qtbot.waitUntil(lambda: engine.view.phase is Phase.READY, timeout=30_000)
+    qtbot.waitUntil(lambda: engine.stats.state == "ready", timeout=5_000)
+
+
+def family(pid: int) -> list[int]:
+    """A server's process and its runtime's."""
+    return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+
+
+def all_gone(pids: list[int]) -> bool:
+    return not any(alive(pid) for pid in pids)
+
+
+def ask(headrace: Headrace, qtbot: QtBot, text: str) -> AssistantMessage:
+    headrace.window.open_page(window.CHAT)
+    page = headrace.window.chat
+    qtbot.keyClicks(page.composer.editor, text)
+    qtbot.keyClick(page.composer.editor, Qt.Key.Key_Return)
+    view = page.views[-1]
+    assert isinstance(view, AssistantMessage)
+    return view
+
+
+def test_chat_streams_and_survives_a_killed_runtime(
+    start: Callable[[], Headrace], qtbot: QtBot
+) -> None:
+    headrace = start()
+    view = ask(headrace, qtbot, "Say ok.")
+    message = view.message
+    lengths: list[int] = []
+    headrace.window.chat.session.changed.connect(lambda: lengths.append(len(message.text)))
+    finished(headrace, qtbot)
+    assert message.state is MessageState.DONE, message.error
+    assert message.text and view.views
+    assert lengths == sorted(lengths)
+    assert "tokens" in message.note
+    qtbot.waitUntil(lambda: headrace.engine.stats.requests_finished == 1, timeout=5_000)
+    stats = headrace.engine.stats
+    assert stats.expert_slots == 4 and stats.expert_hits + stats.expert_misses > 0
+    dashboard = headrace.window.dashboard
+    assert dashboard.channel.slots.accessibleDescription().endswith("/ 4")
+    assert "Expert slots" in dashboard.vram.bar.accessibleDescription()
+
+    server = headrace.engine.server_pid
+    os.kill(stats.runtime_pid, signal.SIGKILL)
+    qtbot.waitUntil(lambda: headrace.engine.stats.runtime_restarts == 1, timeout=20_000)
+    ready(headrace, qtbot)
+    assert headrace.engine.server_pid == server
+    headrace.window.chat.new_button.click()
+    view = ask(headrace, qtbot, "Say ok again.")
+    finished(headrace, qtbot)
+    assert view.message.state is MessageState.DONE, view.message.error
+
+
+def finished(headrace: Headrace, qtbot: QtBot) -> None:
+    qtbot.waitUntil(lambda: not headrace.window.chat.session.busy, timeout=30_000)
+
+
+def test_a_killed_server_is_restarted_and_the_reason_told(
+    start: Callable[[], Headrace], qtbot: QtBot
+) -> None:
+    headrace = start()
+    before = family(headrace.engine.server_pid)
+    assert len(before) >= 2
+    os.kill(before[0], signal.SIGKILL)
+    qtbot.waitUntil(lambda: headrace.engine.view.phase is Phase.BACKING_OFF, timeout=5_000)
+    assert "SIGKILL" in headrace.window.dashboard.banner.text
+    ready(headrace, qtbot)
+    assert "SIGKILL" in headrace.window.dashboard.banner.text
+    wait_until(lambda: all_gone(before))
+    after = family(headrace.engine.server_pid)
+    close_app(headrace, qtbot)
+    wait_until(lambda: all_gone(after))
+    assert not server_record.read()
+
+
+@pytest.fixture
+def app_process(tiny_model: Path) -> Iterator[Callable[..., tuple[int, Callable[[], None]]]]:
+    """Run the app as a process; gives its server's pid and a way to kill the app alone."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def starter(grace_s: float = 60.0) -> tuple[int, Callable[[], None]]:
+        settings.save(Settings(**engine_settings(tiny_model)))  # type: ignore[arg-type]
+        environment = os.environ | {"HEADRACE_DEBUG_OWNER_GRACE": str(grace_s)}
+        app = subprocess.Popen([sys.executable, "-m", "app.cli", "--hidden"], env=environment)
+        started.append(app)
+        wait_until(lambda: server_record.running_server() is not None, 20)
+        record = server_record.running_server()
+        assert record is not None and record.owner_pid == app.pid
+
+        def kill() -> None:
+            app.kill()
+            app.wait()
+
+        return record.pid, kill
+
+    yield starter
+    for app in started:
+        app.kill()
+        app.wait()
+    if (record := server_record.running_server()) is not None:
+        server_record.end_process(record)
+
+
+def test_a_server_outlives_a_killed_app_and_is_adopted(
+    app_process: Callable[..., tuple[int, Callable[[], None]]],
+    open_app: Opener,
+    tiny_model: Path,
+    qtbot: QtBot,
+) -> None:
+    pid, kill_app = app_process()
+    kill_app()
+    assert alive(pid)
+    headrace = open_app(start_engine_at_launch=True, **engine_settings(tiny_model))
+    ready(headrace, qtbot)
+    assert headrace.engine.server_pid == pid
+    assert headrace.engine.view.adopted
+    qtbot.waitUntil(lambda: server_record.read().owner_pid == os.getpid())  # type: ignore[union-attr]
+    pids = family(pid)
+    close_app(headrace, qtbot)
+    wait_until(lambda: all_gone(pids))
+
+
+def test_a_server_that_nobody_adopts_ends(
+    app_process: Callable[..., tuple[int, Callable[[], None]]],
+) -> None:
+    pid, kill_app = app_process(grace_s=0.5)
+    wait_until(lambda: len(family(pid)) > 1)
+    pids = family(pid)
+    kill_app()
+    assert alive(pid)
+    wait_until(lambda: all_gone(pids), 20)
+    assert server_record.read() is None
+
+
+def test_the_app_ends_in_order_on_a_signal(
+    app_process: Callable[..., tuple[int, Callable[[], None]]],
+) -> None:
+    pid, _ = app_process()
+    record = server_record.read()
+    assert record is not None and record.owner_pid is not None
+    pids = [*family(pid), record.owner_pid]
+    os.kill(record.owner_pid, signal.SIGTERM)
+    wait_until(lambda: all_gone(pids), 20)
+
+
+def test_a_taken_port_is_told_at_once(open_app: Opener, tiny_model: Path, qtbot: QtBot) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        wanted = {**engine_settings(tiny_model), "port": port}
+        headrace = open_app(start_engine_at_launch=True, **wanted)
+        qtbot.waitUntil(lambda: headrace.engine.view.phase is Phase.GAVE_UP, timeout=20_000)
+    assert str(port) in headrace.engine.view.reason
+    assert headrace.engine.view.crashes == 0
+
+
+def test_a_server_started_by_hand_is_used_and_left(
+    open_app: Opener, tiny_model: Path, qtbot: QtBot
+) -> None:
+    command = [sys.executable, "-m", "engine.cli", "serve", "--model", str(tiny_model)]
+    by_hand = subprocess.Popen(
+        [*command, "--port", "0", "--device", "cpu"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: server_record.running_server() is not None, 20)
+        headrace = open_app(start_engine_at_launch=True)
+        ready(headrace, qtbot)
+        assert headrace.engine.server_pid == by_hand.pid
+        close_app(headrace, qtbot)
+        assert by_hand.poll() is None
+    finally:
+        by_hand.terminate()
+        by_hand.wait(20)
+
+
+def test_no_thread_was_needed() -> None:
+    """Everything runs on Qt's event loop; this holds for the tests above, too."""
+    assert threading.active_count() == 1
