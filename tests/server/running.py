@@ -1,0 +1,136 @@
+"""A server as people run it: a process found by the line it prints, ended, checked for orphans."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import psutil
+
+START_S = 60.0
+"""The runtime imports torch; on two slow cores beside other suites that takes its time."""
+
+
+def wait_for(condition: Callable[[], Any], seconds: float, what: str) -> Any:
+    """The condition's first true value."""
+    end = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"after {seconds:g} s still not: {what}")
+        time.sleep(0.02)
+
+
+def headrace(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "engine.cli", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+class Server:
+    """A running `headrace serve`."""
+
+    def __init__(self, process: subprocess.Popen[str], url: str, home: Path, model: str) -> None:
+        self.process = process
+        self.url = url
+        self.home = home
+        self.model = model
+        self.http = httpx.Client(base_url=url, timeout=60, trust_env=False)
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rsplit(":", 1)[1])
+
+    @property
+    def token(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {(self.home / 'control-token').read_text()}"}
+
+    def health(self) -> dict[str, Any]:
+        return dict(self.http.get("/health").json())
+
+    def stats(self) -> dict[str, Any]:
+        return dict(self.http.get("/v1/engine/stats").json())
+
+    def wait_ready(self, seconds: float = START_S) -> None:
+        def answered() -> bool:
+            health = self.health()
+            assert health["status"] != "failed", health
+            return health["status"] == "ready"
+
+        wait_for(answered, seconds, "ready")
+
+    def chat(self, content: str = "hi", **fields: Any) -> httpx.Response:
+        body = {
+            "model": self.model,
+            "messages": [{"role": "user", "content": content}],
+            "max_tokens": 4,
+            **fields,
+        }
+        return self.http.post("/v1/chat/completions", json=body)
+
+    def family(self) -> list[psutil.Process]:
+        server = psutil.Process(self.process.pid)
+        return [server, *server.children(recursive=True)]
+
+
+@contextlib.contextmanager
+def running(model: Path | str, home: Path, *options: str, ready: bool = True) -> Iterator[Server]:
+    """A server on a free port; afterwards neither it nor any child of it may be left."""
+    process = headrace(
+        *("serve", "--model", str(model), "--port", "0", "--threads", "1", *options),
+        HEADRACE_HOME=str(home),
+    )
+    family: list[psutil.Process] = []
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("Headrace listens on http://"), line + process.communicate()[1]
+        server = Server(process, line.split()[-1], home, Path(model).name)
+        with server.http:
+            if ready:
+                server.wait_ready()
+            yield server
+            if process.poll() is None:
+                family = server.family()
+                process.terminate()
+                assert process.wait(20) == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+    assert_gone(family)
+    assert not (home / "server.json").exists()
+    assert not (home / "control-token").exists()
+
+
+def assert_gone(family: list[psutil.Process], seconds: float = 5.0) -> None:
+    wait_for(lambda: not any(alive(process) for process in family), seconds, f"gone: {family}")
+
+
+def alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def frames(response: httpx.Response) -> Iterator[Any]:
+    """The data of server-sent events: JSON, or the bare text [DONE]."""
+    for line in response.iter_lines():
+        if line.startswith("data: "):
+            data = line.removeprefix("data: ")
+            yield data if data == "[DONE]" else json.loads(data)
