@@ -18,6 +18,7 @@ if not (3, 11) <= sys.version_info[:2] <= (3, 14):
     )
 
 import argparse
+import io
 import json
 import os
 import platform
@@ -77,7 +78,9 @@ def serve(arguments: list[str]) -> int:
     if "--port" not in arguments and port_is_taken(DEFAULT_PORT):
         say(f"Port {DEFAULT_PORT} is taken: letting the system pick another one.")
         command += ["--port", "0"]
-    signal.signal(signal.SIGTERM, stop_on_signal)
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), stop_on_signal)
     # A group of its own: Ctrl-C reaches this process alone, which then ends the server in order.
     server = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=os.name == "posix"
@@ -88,7 +91,9 @@ def serve(arguments: list[str]) -> int:
         say(f"\nOpenAI:    {endpoint}/v1/chat/completions\nAnthropic: {endpoint}/v1/messages\n")
         print_answer(endpoint, "What is a headrace?")
         say("\nCtrl-C ends Headrace.")
-        return server.wait()
+        code = server.wait()
+        say(f"The server ended by itself (code {code}); its lines above say why.")
+        return code
     except KeyboardInterrupt:
         say("\nEnding Headrace.")
         return 0
@@ -242,6 +247,9 @@ def main(argv: Sequence[str]) -> int:
     tests = verbs.add_parser("test", help="lint, types and tests; other arguments go to pytest")
     tests.add_argument("--full", action="store_true", help="the slow suites too")
     known, rest = parser.parse_known_args(argv)
+    for stream in (sys.stdout, sys.stderr):  # a narrow console shows what it can of an answer
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         if known.verb == "run":
             return run(rest)
