@@ -15,7 +15,7 @@ from engine.runtime.debug import DebugFaults
 from engine.runtime.parts import Parts
 from engine.runtime.sampler import logprobs, sample
 from engine.runtime.sampling_row import SamplingRow
-from engine.runtime.step import build_batch
+from engine.runtime.step import BatchBuilder
 from engine.scheduler.sequence import Piece, Plan
 
 logger = logging.getLogger(__name__)
@@ -49,6 +49,7 @@ class StepRunner:
     def __init__(self, parts: Parts, debug: DebugFaults) -> None:
         self._parts = parts
         self._debug = debug
+        self._batches = BatchBuilder(parts.device.torch)
 
     @torch.inference_mode()
     def run(self, plan: Plan, requests: Mapping[int, Request]) -> list[Outcome]:
@@ -73,14 +74,17 @@ class StepRunner:
     def _forward(self, plan: Plan) -> torch.Tensor:
         parts = self._parts
         self._debug.apply(plan)
-        batch = build_batch(plan, parts.device.torch)
-        if parts.experts is None:
-            return parts.model.forward(batch, parts.kv, parts.states)
-        parts.experts.begin_step()
+        if parts.experts is not None:
+            parts.experts.begin_step()
         try:
-            return parts.model.forward(batch, parts.kv, parts.states)
+            logits = parts.model.forward(self._batches.build(plan), parts.kv, parts.states)
+            if parts.device.kind == "cuda":
+                # A fault of this step's kernels must surface in this step, and its time be its own.
+                torch.cuda.synchronize(parts.device.torch)
+            return logits
         finally:
-            parts.experts.end_step()
+            if parts.experts is not None:
+                parts.experts.end_step()
 
     def _sample(
         self,

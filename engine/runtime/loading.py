@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from functools import partial
@@ -22,6 +21,7 @@ from engine.memory import budget as budgeting
 from engine.memory.budget import PAGE_TOKENS, Budget, Need
 from engine.memory.device import Device, resolve_device
 from engine.messages import Progress, Ready
+from engine.models.model import Model
 from engine.models.registry import build_model, describe, expert_tensors, family_of
 from engine.models.spec import ModelSpec
 from engine.options import DtypeName, EngineOptions
@@ -30,8 +30,6 @@ from engine.runtime import faults
 from engine.runtime.parts import Parts
 from engine.runtime.threads import apply_threads
 from engine.scheduler.limits import Limits
-
-logger = logging.getLogger(__name__)
 
 Report = Callable[[Progress], None]
 
@@ -47,29 +45,9 @@ def load(options: EngineOptions, on_progress: Report | None = None) -> Parts:
     spec = describe(checkpoint)
     device = resolve_device(options.device)
     dtype = compute_dtype(options.dtype, device)
-    source = partial(expert_tensors, spec, checkpoint)
-    plans = plan_layers(source, spec.moe_layers)
+    plans = plan_layers(partial(expert_tensors, spec, checkpoint), spec.moe_layers)
     budget = divide_memory(options, checkpoint, spec, device, dtype, plans)
-    experts = None
-    if plans:
-        experts = ExpertRuntime.load(
-            source,
-            plans,
-            device,
-            progress=lambda done, total: report(Progress(phase="experts", done=done, total=total)),
-            slots=budget.slots,
-        )
-    model = build_model(
-        checkpoint,
-        spec,
-        device.torch,
-        dtype,
-        experts,
-        lambda done, total: report(
-            Progress(phase="reading", done=done, total=total, unit="layers")
-        ),
-    )
-    kv = KvPages(spec, budget.kv_tokens // PAGE_TOKENS, PAGE_TOKENS, device.torch, dtype)
+    experts, model = _place(checkpoint, spec, device, dtype, plans, budget, report)
     states = None
     if spec.recurrent_layers:
         states = StatePool(spec, options.max_sequences, device.torch, dtype)
@@ -81,7 +59,55 @@ def load(options: EngineOptions, on_progress: Report | None = None) -> Parts:
         max_sequences=options.max_sequences,
         max_waiting=options.max_waiting,
     )
-    ready = Ready(
+    parts = Parts(
+        ready=_ready(spec, device, dtype, limits, budget),
+        limits=limits,
+        device=device,
+        budget=budget,
+        model=model,
+        dense_bytes=model.dense_bytes,
+        kv=KvPages(spec, budget.kv_tokens // PAGE_TOKENS, PAGE_TOKENS, device.torch, dtype),
+        states=states,
+        experts=experts,
+    )
+    if device.kind == "cuda":
+        report(Progress(phase="warming", total=1, unit="chunks"))
+        prove(parts)
+        report(Progress(phase="warming", done=1, total=1, unit="chunks"))
+    parts.ready = msgspec.structs.replace(parts.ready, load_seconds=time.monotonic() - begin)
+    return parts
+
+
+def _place(
+    checkpoint: Checkpoint,
+    spec: ModelSpec,
+    device: Device,
+    dtype: torch.dtype,
+    plans: list[LayerPlan],
+    budget: Budget,
+    report: Report,
+) -> tuple[ExpertRuntime | None, Model]:
+    """Read all weights: routed experts into the store, the others onto the device."""
+
+    def experts_read(done: int, total: int) -> None:
+        report(Progress(phase="experts", done=done, total=total))
+
+    def layers_placed(done: int, total: int) -> None:
+        report(Progress(phase="reading", done=done, total=total, unit="layers"))
+
+    experts = None
+    if plans:
+        source = partial(expert_tensors, spec, checkpoint)
+        experts = ExpertRuntime.load(
+            source, plans, device, slots=budget.slots, progress=experts_read
+        )
+    return experts, build_model(checkpoint, spec, device.torch, dtype, experts, layers_placed)
+
+
+def _ready(
+    spec: ModelSpec, device: Device, dtype: torch.dtype, limits: Limits, budget: Budget
+) -> Ready:
+    return Ready(
         family=spec.family,
         device=device.kind,
         dtype=_dtype_name(dtype),
@@ -91,15 +117,6 @@ def load(options: EngineOptions, on_progress: Report | None = None) -> Parts:
         load_seconds=0.0,
         notes=[*spec.notes, *budget.notes],
     )
-    parts = Parts(ready, limits, device, budget, model, model.dense_bytes, kv, states, experts)
-    if device.kind == "cuda":
-        report(Progress(phase="warming", total=1, unit="chunks"))
-        prove(parts)
-        report(Progress(phase="warming", done=1, total=1, unit="chunks"))
-    parts.ready = msgspec.structs.replace(ready, load_seconds=time.monotonic() - begin)
-    for note in ready.notes:
-        logger.info("%s", note)
-    return parts
 
 
 def check_options(options: EngineOptions) -> None:

@@ -18,7 +18,7 @@ class State(Enum):
     FINISHED = "finished"
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Sequence:
     """A request's progress. Owned by the scheduler; others read it.
 
