@@ -8,6 +8,9 @@ from typing import Any
 
 from engine.errors import ModelConfigError, ModelFilesError
 
+LARGEST_SIZE = 1 << 31
+"""No size in a config is near this; a damaged one must not make anything that large."""
+
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises ModelFilesError that names the file."""
@@ -48,7 +51,13 @@ class Fields:
             raise self.error(name, "is missing")
         return default
 
-    def integer(self, name: str, default: int | None = None, minimum: int = 1) -> int:
+    def integer(
+        self,
+        name: str,
+        default: int | None = None,
+        minimum: int = 1,
+        maximum: int = LARGEST_SIZE,
+    ) -> int:
         value = self._value(name, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -56,6 +65,8 @@ class Fields:
             raise self.error(name, f"is {value!r}, not a whole number")
         if value < minimum:
             raise self.error(name, f"is {value}, below {minimum}")
+        if value > maximum:
+            raise self.error(name, f"is {value}, above {maximum}")
         return value
 
     def number(self, name: str, default: float | None = None, above: float = 0.0) -> float:

@@ -16,6 +16,8 @@ from engine.models.spec import AttentionSpec, LayerSpec, ModelSpec
 
 BuildLayer = Callable[[DenseLoader, ModelSpec, int, ExpertsForward], DecoderLayer]
 
+MOST_LAYERS = 4096
+
 
 @dataclass(frozen=True)
 class Family:
@@ -26,6 +28,10 @@ class Family:
     view: Callable[[Checkpoint], Checkpoint]
     describe: Callable[[Checkpoint], ModelSpec]
     build_layer: BuildLayer
+
+
+def layer_count(fields: Fields) -> int:
+    return fields.integer("num_hidden_layers", maximum=MOST_LAYERS)
 
 
 def require_silu(fields: Fields) -> None:
@@ -76,7 +82,7 @@ def sparse_layers(fields: Fields) -> tuple[LayerSpec, ...]:
     """Qwen's rule: every decoder_sparse_step-th layer is MoE unless mlp_only_layers names it."""
     step = fields.integer("decoder_sparse_step", 1)
     dense = set(fields.integers("mlp_only_layers"))
-    count = fields.integer("num_hidden_layers")
+    count = layer_count(fields)
     return tuple(
         LayerSpec("attention", "moe" if i not in dense and (i + 1) % step == 0 else "dense")
         for i in range(count)

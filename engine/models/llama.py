@@ -8,6 +8,7 @@ from engine.models.blocks import decoder_layer
 from engine.models.family import (
     Family,
     end_tokens,
+    layer_count,
     read_attention,
     refuse_flag,
     require_silu,
@@ -30,7 +31,7 @@ def describe(checkpoint: Checkpoint) -> ModelSpec:
         family="llama",
         vocab_size=fields.integer("vocab_size"),
         hidden=fields.integer("hidden_size"),
-        layers=(LayerSpec("attention", "dense"),) * fields.integer("num_hidden_layers"),
+        layers=(LayerSpec("attention", "dense"),) * layer_count(fields),
         attention=read_attention(fields, bias=bias, output_bias=bias, qk_norm=False),
         norm_eps=fields.number("rms_norm_eps"),
         context_tokens=fields.integer("max_position_embeddings"),

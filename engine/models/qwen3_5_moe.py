@@ -13,6 +13,7 @@ from engine.models.family import (
     Family,
     checked_top_k,
     end_tokens,
+    layer_count,
     read_attention,
     require_silu,
     ties_embeddings,
@@ -33,7 +34,7 @@ def view(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _mixers(fields: Fields) -> list[Mixer]:
-    count = fields.integer("num_hidden_layers")
+    count = layer_count(fields)
     kinds = fields.texts("layer_types")
     if not kinds:
         every = fields.integer("full_attention_interval", 4)

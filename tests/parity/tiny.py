@@ -67,6 +67,21 @@ def qwen3_5_moe(**changes: Any) -> transformers.PreTrainedConfig:
     return transformers.Qwen3_5MoeTextConfig(**{**values, **changes})
 
 
+def multimodal() -> transformers.PreTrainedConfig:
+    """qwen3_5_moe as the hub has it: a text tower beside a vision tower."""
+    vision = {
+        "depth": 1,
+        "hidden_size": 32,
+        "num_heads": 2,
+        "intermediate_size": 32,
+        "out_hidden_size": 64,
+        "patch_size": 4,
+        "num_position_embeddings": 16,
+    }
+    text = {**qwen3_5_moe().to_dict(), "eos_token_id": 5}
+    return transformers.Qwen3_5MoeConfig(text_config=text, vision_config=vision)
+
+
 FAMILIES = {
     "llama": llama,
     "qwen2_moe": qwen2_moe,
@@ -82,7 +97,10 @@ def prompt(length: int, seed: int = 0) -> Tensor:
 def random_model(config: transformers.PreTrainedConfig, seed: int = 0) -> Any:
     """A model whose vectors (norms, biases, decays) are random too: none can be left out."""
     torch.manual_seed(seed)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    if isinstance(config, transformers.Qwen3_5MoeConfig):
+        model = transformers.Qwen3_5MoeForConditionalGeneration(config).to(torch.float32).eval()
+    else:
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:
@@ -102,5 +120,5 @@ def load(folder: Path) -> Any:
 @torch.no_grad()
 def logits_of(model: Any, tokens: Tensor) -> Tensor:
     """float32 [T, vocab] of one sequence int64 [T], computed whole and without a cache."""
-    out: Tensor = model(tokens.unsqueeze(0), use_cache=False).logits[0]
+    out: Tensor = model(input_ids=tokens.unsqueeze(0), use_cache=False).logits[0]
     return out.to(torch.float32)

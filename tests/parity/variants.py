@@ -1,4 +1,4 @@
-"""A checkpoint stored in another way: quantised, its experts fused, or inside a larger model."""
+"""A checkpoint stored in another way: quantised, or with its experts fused."""
 
 from __future__ import annotations
 
@@ -88,26 +88,3 @@ def fused(folder: Path, target: Path) -> Path:
         stored[f"{base}.gate_up_proj"] = torch.stack(gate_up)
         stored[f"{base}.down_proj"] = torch.stack([parts[e, "down"] for e in range(count)])
     return write(target, config, stored)
-
-
-def multimodal(folder: Path, target: Path) -> Path:
-    """The text tower of a larger model, with a vision tower and prediction heads beside it."""
-    config, tensors = read(folder)
-    stored = {
-        name.replace("model.", "model.language_model.", 1) if name.startswith("model.") else name: t
-        for name, t in tensors.items()
-    }
-    stored["model.visual.blocks.0.attn.qkv.weight"] = torch.randn(12, 4)
-    stored["model.visual.patch_embed.proj.weight"] = torch.randn(4, 3, 2, 2, 2)
-    stored["mtp.fc.weight"] = torch.randn(64, 128)
-    parameters = dict(config.pop("rope_parameters"))
-    parameters |= {"mrope_section": [2, 1, 1], "mrope_interleaved": True}
-    text = {**config, "rope_parameters": parameters}
-    whole = {
-        "model_type": "qwen3_5_moe",
-        "architectures": ["Qwen3_5MoeForConditionalGeneration"],
-        "text_config": text,
-        "vision_config": {"model_type": "qwen3_5_moe_vision"},
-        "eos_token_id": 5,
-    }
-    return write(target, whole, stored)
