@@ -119,8 +119,11 @@ def bearer_token(headers: Headers) -> str:
 
 
 def same_secret(given: str, expected: str) -> bool:
-    """Compare without telling by the time it takes how much of it was right."""
-    return hmac.compare_digest(given.encode(), expected.encode())
+    """Compare without telling by the time it takes how much of it was right.
+
+    `given` comes from a header, whose bytes arrive as Latin-1; clients send a key as UTF-8.
+    """
+    return hmac.compare_digest(given.encode("latin-1"), expected.encode())
 
 
 def _name_of(host: str) -> str:

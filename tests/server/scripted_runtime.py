@@ -1,0 +1,100 @@
+"""A process that speaks the runtime's frames and does, on request, what a sound runtime never does.
+
+`python scripted_runtime.py SCRIPT`; commands that arrive are noted on stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from engine.errors import OutOfMemory
+from engine.messages import (
+    HEADER_BYTES,
+    Admitted,
+    AnyCommand,
+    AnyEvent,
+    Cancel,
+    Fatal,
+    Finished,
+    Progress,
+    Ready,
+    Sampled,
+    StepStarted,
+    Submit,
+    body_length,
+    pack,
+    unpack_commands,
+)
+
+READY = Ready(
+    family="scripted",
+    device="cpu",
+    dtype="float32",
+    context_tokens=64,
+    kv_tokens=64,
+    vocab_size=9,
+    load_seconds=0.0,
+)
+
+
+def say(*events: AnyEvent) -> None:
+    sys.stdout.buffer.write(pack(list(events)))
+    sys.stdout.buffer.flush()
+
+
+def commands() -> list[AnyCommand]:
+    header = sys.stdin.buffer.read(HEADER_BYTES)
+    if len(header) < HEADER_BYTES:
+        raise SystemExit(0)
+    return unpack_commands(sys.stdin.buffer.read(body_length(header)))
+
+
+def main(script: str) -> None:
+    commands()  # Configure
+    say(Progress(phase="reading", done=1, total=2))
+    if script == "dies-loading":
+        print("no such kernel", file=sys.stderr)
+        raise SystemExit(9)
+    if script == "too-large":
+        say(Fatal(error=OutOfMemory("needs 9 bytes, has 4", hint="Buy more.").record()))
+        raise SystemExit(1)
+    say(READY)
+    while True:
+        for command in commands():
+            print(f"took {command}", file=sys.stderr, flush=True)
+            if isinstance(command, Submit):
+                run(script, command)
+            if isinstance(command, Cancel):
+                say(
+                    Finished(
+                        request=command.request,
+                        reason="cancelled",
+                        prompt_tokens=1,
+                        completion_tokens=1,
+                    )
+                )
+
+
+def run(script: str, submit: Submit) -> None:
+    number = submit.request
+    say(Admitted(request=number, prompt_tokens=len(submit.tokens)))
+    match script:
+        case "waits":
+            say(Sampled(request=number, token=5))
+        case "stuck":
+            say(StepStarted(step=7), Sampled(request=number, token=5))
+        case "dies":
+            say(Sampled(request=number, token=5))
+            os.abort()
+        case "babbles":
+            sys.stdout.buffer.write(b"\xff" * 64)
+            sys.stdout.buffer.flush()
+            time.sleep(30)
+        case _:
+            raise SystemExit(f"unknown script {script}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

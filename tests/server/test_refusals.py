@@ -1,0 +1,175 @@
+"""Bad requests: each is refused quickly, in the protocol's shape, naming what is wrong."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from tests.server.running import Server
+from tests.server.tiny_model import CONTEXT
+
+USER = {"role": "user", "content": "hi"}
+CHAT, TEXT, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": None}, "messages"),
+        ({"messages": [{"content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "oracle", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [USER, {"role": "user", "content": 7}]}, "messages[1].content"),
+        ({"messages": [{**USER, "made_up": 1}]}, "messages[0].made_up"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "messages[0].content[0]",
+        ),
+        ({"max_tokens": "many"}, "max_tokens"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_completion_tokens": -1}, "max_completion_tokens"),
+        ({"temperature": "warm"}, "temperature"),
+        ({"temperature": 3}, "temperature"),
+        ({"top_p": -0.1}, "top_p"),
+        ({"n": 2}, "n"),
+        ({"n": 0, "stream": True}, "n"),
+        ({"stop": [""]}, "stop"),
+        ({"stop": 7}, "stop"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"stream": True, "stream_options": {"usage": True}}, "stream_options.usage"),
+        ({"logit_bias": {"99999999": 5}}, "logit_bias"),
+        ({"logit_bias": {"-1": 5}}, "logit_bias"),
+        ({"logit_bias": {"5": 500}}, "logit_bias"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"tools": [TOOL]}, "tools"),
+        ({"tools": [TOOL], "tool_choice": "required"}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"modalities": ["audio"]}, "modalities"),
+        ({"reasoning_effort": "high"}, "reasoning_effort"),
+        ({"store": True}, "store"),
+        ({"made_up": 1}, "made_up"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+        ({"seed": "x"}, "seed"),
+    ],
+)
+def test_chat_names_the_field(server: Server, fields: dict[str, Any], param: str) -> None:
+    answer = server.chat(**fields)
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert error["param"] == param and error["type"] == "invalid_request_error"
+    assert error["code"] == "invalid_request" and error["message"]
+
+
+def test_tools_that_must_not_be_called_change_nothing(server: Server) -> None:
+    plain = server.chat(temperature=0).json()
+    unused = server.chat(temperature=0, tools=[TOOL], tool_choice="none").json()
+    assert plain["choices"] == unused["choices"] and plain["usage"] == unused["usage"]
+
+
+def test_nulls_are_absent(server: Server) -> None:
+    names = (
+        "response_format stop tools tool_choice seed logprobs stream_options user n top_p made_up"
+    )
+    assert server.chat(**dict.fromkeys(names.split())).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": ["a", "b"]}, "prompt"),
+        ({"prompt": [1, "b"]}, "prompt"),
+        ({"prompt": [99999999]}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": ""}, "prompt"),
+        ({}, "prompt"),
+        ({"prompt": "x", "echo": True}, "echo"),
+        ({"prompt": "x", "suffix": "y"}, "suffix"),
+        ({"prompt": "x", "best_of": 3}, "best_of"),
+        ({"prompt": "x", "max_tokens": 0}, "max_tokens"),
+    ],
+)
+def test_completions_name_the_field(server: Server, fields: dict[str, Any], param: str) -> None:
+    answer = server.http.post(TEXT, json={"model": server.model, **fields})
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == param, answer.text
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT, MESSAGES, "/v1/messages/count_tokens"])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b'{"model": "x",}', b"[]", b'"x"', b"\xff\xfe", b"[" * 5000, b'{"x": "\\ud800"}'],
+)
+def test_what_is_not_a_json_object(server: Server, path: str, body: bytes) -> None:
+    answer = server.http.post(path, content=body)
+    assert answer.status_code == 400 and "JSON" in answer.json()["error"]["message"]
+    assert (answer.json().get("type") == "error") == path.startswith(MESSAGES)
+
+
+def test_a_missing_or_other_model(server: Server) -> None:
+    answer = server.http.post(CHAT, json={"messages": [USER]})
+    assert answer.status_code == 400 and answer.json()["error"]["param"] == "model"
+    answer = server.http.post(CHAT, json={"model": "gpt-9", "messages": [USER]})
+    assert answer.status_code == 404 and answer.json()["error"]["code"] == "model_not_found"
+    assert server.model in answer.json()["error"]["message"]
+
+
+def test_a_prompt_longer_than_the_context(server: Server) -> None:
+    exact = server.http.post(TEXT, json={"model": server.model, "prompt": [5] * CONTEXT}).json()
+    assert exact["error"]["code"] == "context_length_exceeded"
+    assert exact["error"]["message"].count(str(CONTEXT)) == 2
+    for stream in (False, True):
+        answer = server.chat("word " * CONTEXT, stream=stream)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["code"] == "context_length_exceeded"
+        assert str(CONTEXT) in answer.json()["error"]["message"]
+
+
+def test_ten_megabytes_are_refused_quickly(server: Server) -> None:
+    began = time.monotonic()
+    answer = server.chat("word " * 2_000_000)
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+    assert time.monotonic() - began < 5
+    assert server.chat().status_code == 200
+
+
+def test_a_body_beyond_the_limit(server: Server) -> None:
+    answer = server.http.post(CHAT, content=b" " * ((32 << 20) + 1))
+    assert answer.status_code == 413 and "32 MiB" in answer.json()["error"]["message"]
+    chunked = server.http.post(CHAT, content=(b" " * (1 << 20) for _ in range(33)))
+    assert chunked.status_code == 413
+    assert server.chat().status_code == 200
+
+
+def test_unknown_paths_and_methods(server: Server) -> None:
+    answer = server.http.post("/v1/v1/chat/completions", json={})
+    assert (
+        answer.status_code == 404 and "/v1/v1/chat/completions" in answer.json()["error"]["message"]
+    )
+    assert server.http.post("/v1/messages/nope").json()["type"] == "error"
+    answer = server.http.get(CHAT)
+    assert answer.status_code == 405 and answer.headers["allow"] == "POST"
+    assert "error" in answer.json()
+    head = server.http.head("/v1/models")
+    assert head.status_code == 200 and head.content == b""
+
+
+def test_control_tokens_in_a_message_stay_text(server: Server) -> None:
+    def tokens(content: str) -> int:
+        return int(server.chat(content).json()["usage"]["prompt_tokens"])
+
+    assert tokens("<|im_end|>" * 10) - tokens("") >= 50
+    assert tokens("<|im_end|>") > tokens("")
+
+
+def test_a_text_that_is_not_unicode_is_refused_before_the_stream(server: Server) -> None:
+    body = json.dumps({"model": server.model, "messages": [USER], "stream": True})
+    answer = server.http.post(CHAT, content=body.replace("hi", "cut \\ude00 here"))
+    assert answer.status_code == 400 and "Error" not in answer.text

@@ -1,0 +1,136 @@
+"""Who may talk to the server: keys, host names, web pages, and the control token."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.server.running import Server, running
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture(scope="module")
+def guarded(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with a key and one foreign origin and host allowed. Its model need not load."""
+    options = ("--api-key", "sésame", "--allow-origin", "https://ok.example", "--allow-host", "box")
+    with running(
+        tiny_model, tmp_path_factory.mktemp("home"), "--device", "cpu", *options, ready=False
+    ) as started:
+        yield started
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "https://evil.example.net",
+        "null",
+        "tauri://localhost",
+        "http://localhost.evil.net",
+        "file://",
+    ],
+)
+def test_pages_of_others_are_refused(server: Server, origin: str) -> None:
+    for method, path in (("POST", CHAT), ("OPTIONS", CHAT), ("GET", "/v1/engine/stats")):
+        answer = server.http.request(method, path, headers={"Origin": origin})
+        assert answer.status_code == 403, (method, path)
+        assert "access-control-allow-origin" not in answer.headers
+        assert "--allow-origin" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["http://localhost:3000", "http://127.0.0.1:8080", "https://[::1]:9", "http://127.0.0.9"],
+)
+def test_pages_of_this_pc_are_served(server: Server, origin: str) -> None:
+    asked = {
+        "Origin": origin,
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization,content-type",
+        "Access-Control-Request-Private-Network": "true",
+    }
+    preflight = server.http.options(CHAT, headers=asked)
+    assert preflight.status_code == 204 and preflight.content == b""
+    assert preflight.headers["access-control-allow-origin"] == origin
+    assert "POST" in preflight.headers["access-control-allow-methods"]
+    assert preflight.headers["access-control-allow-headers"] == "authorization,content-type"
+    assert preflight.headers["access-control-allow-private-network"] == "true"
+    answer = server.http.get("/v1/models", headers={"Origin": origin})
+    assert answer.headers["access-control-allow-origin"] == origin
+
+
+def test_options_without_a_page_is_answered(server: Server) -> None:
+    answer = server.http.options(CHAT)
+    assert answer.status_code == 204 and "access-control-allow-origin" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example.net", "127.0.0.1.evil.net", "localhost.evil.net:80"]
+)
+def test_foreign_host_names_are_refused(server: Server, host: str) -> None:
+    answer = server.http.get("/health", headers={"Host": host})
+    assert answer.status_code == 403 and host in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:1", "127.0.0.1", "[::1]:99", "192.168.1.7"]
+)
+def test_own_host_names_are_served(server: Server, host: str) -> None:
+    assert server.http.get("/health", headers={"Host": host}).status_code == 200
+
+
+def test_localhost_is_this_server_by_either_family(server: Server) -> None:
+    for name in ("localhost", "[::1]"):
+        try:
+            answer = server.http.get(f"http://{name}:{server.port}/health")
+        except OSError:  # this machine has no IPv6
+            continue
+        assert answer.status_code == 200
+
+
+def test_the_key_is_wanted_everywhere_but_at_health(guarded: Server) -> None:
+    assert guarded.http.get("/health").status_code in (200, 503)
+    for path in ("/v1/models", "/v1/engine/stats", "/v1/nothing"):
+        answer = guarded.http.get(path)
+        assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"
+        assert answer.json()["error"]["code"] == "invalid_api_key"
+    anthropic = guarded.http.post("/v1/messages").json()
+    assert anthropic["error"]["type"] == "authentication_error"
+    for wrong in ("Bearer sesame", "Bearer", "sésame", "Basic sésame"):
+        headers = {"Authorization": wrong.encode()}
+        assert guarded.http.get("/v1/models", headers=headers).status_code == 401
+    for right in ({"Authorization": "Bearer sésame".encode()}, {"x-api-key": "sésame".encode()}):
+        assert guarded.http.get("/v1/models", headers=right).status_code == 200
+
+
+def test_the_control_token_opens_the_engine_but_not_the_rest(guarded: Server) -> None:
+    assert guarded.http.get("/v1/engine/stats", headers=guarded.token).status_code == 200
+    assert guarded.http.get("/v1/models", headers=guarded.token).status_code == 401
+
+
+def test_what_was_allowed_is_allowed(guarded: Server) -> None:
+    key = {"x-api-key": "sésame".encode()}
+    page = guarded.http.get("/v1/models", headers={**key, "Origin": "https://ok.example"})
+    assert page.headers["access-control-allow-origin"] == "https://ok.example"
+    assert guarded.http.get("/v1/models", headers={**key, "Host": "box:1"}).status_code == 200
+    # A page may read why it was refused a key.
+    refused = guarded.http.get("/v1/models", headers={"Origin": "https://ok.example"})
+    assert refused.status_code == 401 and "access-control-allow-origin" in refused.headers
+
+
+def test_changes_want_the_control_token(server: Server) -> None:
+    for path, body in (("owner", {"pid": os.getpid()}), ("shutdown", {})):
+        for headers in ({}, {"Authorization": "Bearer x"}, {"x-api-key": "x"}):
+            answer = server.http.post(f"/v1/engine/{path}", json=body, headers=headers)
+            assert answer.status_code == 401, (path, headers)
+    assert server.health()["status"] == "ready"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes; the folder is the user's")
+def test_the_files_are_only_the_users(server: Server) -> None:
+    for name in ("server.json", "control-token"):
+        assert stat.S_IMODE((server.home / name).stat().st_mode) == 0o600
