@@ -217,9 +217,10 @@ def test_qwen_says_which_layers_are_dense(tmp_path: Path) -> None:
 
 def test_a_multimodal_config_gives_its_text_tower(tmp_path: Path) -> None:
     plain = spec_of(tmp_path / "a", QWEN3_5_MOE)
+    text = dict(QWEN3_5_MOE)
     nested = {
         "model_type": "qwen3_5_moe",
-        "text_config": QWEN3_5_MOE,
+        "text_config": text,
         "vision_config": {},
         "tie_word_embeddings": False,
     }
@@ -228,6 +229,6 @@ def test_a_multimodal_config_gives_its_text_tower(tmp_path: Path) -> None:
     assert plain.attention_layers == (3,)
     assert plain.attention.rope == RopeSpec(1e7, 4)
     assert plain.norm_plus_one
-    del nested["text_config"]["hidden_size"]  # type: ignore[attr-defined]
+    del text["hidden_size"]
     with pytest.raises(ModelConfigError, match="text_config: field hidden_size"):
         spec_of(tmp_path / "c", nested)
