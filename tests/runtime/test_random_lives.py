@@ -26,7 +26,9 @@ def lives(draw: random.Random, count: int) -> list[Submit]:
             tokens[draw.randrange(len(tokens))] = MARK
         sampling = Sampling(temperature=draw.choice([0, 0.8, 1.5]), top_p=0.9, seed=number)
         submits.append(
-            Submit(request=number, tokens=tokens, max_tokens=draw.randint(1, 90), sampling=sampling)
+            Submit(
+                request=number, tokens=tokens, max_tokens=draw.randint(30, 90), sampling=sampling
+            )
         )
     return submits
 
@@ -52,7 +54,7 @@ def live_through(run: Driver, submits: list[Submit], draw: random.Random) -> set
 @pytest.mark.parametrize("seed", [1, 2])
 def test_everyone_ends_once_with_the_tokens_of_a_lone_run(model: Path, seed: int) -> None:
     draw = random.Random(seed)
-    submits = lives(draw, 10)
+    submits = lives(draw, 12)
     device = {"device": "sim", "moe_cache_rate": 0.3} if seed == 2 else {}
     run = driver(
         model,
