@@ -11,6 +11,8 @@ from engine.errors import ModelConfigError, ModelFilesError
 LARGEST_SIZE = 1 << 31
 """No size in a config is near this; a damaged one must not make anything that large."""
 
+LARGEST_NUMBER = 3e38
+
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises ModelFilesError that names the file."""
@@ -70,12 +72,12 @@ class Fields:
         return value
 
     def number(self, name: str, default: float | None = None, above: float = 0.0) -> float:
-        """A finite number greater than `above`."""
+        """A number greater than `above` that float32 can hold."""
         value = self._value(name, default)
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise self.error(name, f"is {value!r}, not a number")
-        if not above < value < float("inf"):
-            raise self.error(name, f"is {value!r}, not a number above {above}")
+        if not above < value < LARGEST_NUMBER:
+            raise self.error(name, f"is {value!r}, not a usable number above {above:g}")
         return float(value)
 
     def flag(self, name: str, default: bool | None = None) -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import UnsupportedModel
-from engine.formats.checkpoint import Checkpoint
+from engine.formats.checkpoint import Checkpoint, wrong_tensor
 from engine.formats.config_fields import Fields
 from engine.formats.tensor_info import TensorInfo
 from engine.layers.rotary import inverse_frequencies
@@ -76,6 +76,10 @@ class LlamaGguf(View):
         if heads is None:
             return tensor
         pairs = tensor.shape[0] // heads // 2
+        if tensor.shape[0] != heads * pairs * 2:
+            raise wrong_tensor(
+                self.info(name), f"has {tensor.shape[0]} rows, which {heads} heads do not divide"
+            )
         rest = tensor.shape[1:]
         interleaved = tensor.reshape(heads, pairs, 2, *rest)
         return interleaved.transpose(1, 2).reshape(tensor.shape)

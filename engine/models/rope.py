@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from engine.errors import UnsupportedModel
 from engine.formats.config_fields import Fields
@@ -21,7 +20,7 @@ def read_rope(fields: Fields, head_dim: int, context_tokens: int, partial: float
     params = _parameters(fields)
     # Newer files say rope_type, older ones type, and some both: the newer name wins.
     kind = params.text("rope_type", params.text("type", "default"))
-    theta = params.number("rope_theta", fields.number("rope_theta", DEFAULT_THETA))
+    theta = params.number("rope_theta", fields.number("rope_theta", DEFAULT_THETA), above=1.0)
     share = params.number("partial_rotary_factor", fields.number("partial_rotary_factor", partial))
     dim = int(head_dim * share)
     if dim % 2 or not 0 < dim <= head_dim:
@@ -71,26 +70,27 @@ def _yarn(fields: Fields, params: Fields, theta: float, dim: int, context_tokens
         "original_max_position_embeddings",
         params.integer("original_max_position_embeddings", context_tokens),
     )
-    factor = params.number("factor", context_tokens / original)
+    implied = context_tokens / original if original != context_tokens else None
+    factor = params.number("factor", implied)
     return RopeSpec(
         theta,
         dim,
         "yarn",
         factor,
         original_positions=original,
-        attention_factor=params.number("attention_factor", _yarn_attention(params.values, factor)),
+        attention_factor=params.number("attention_factor", _yarn_attention(params, factor)),
         beta_fast=params.number("beta_fast", 32.0),
         beta_slow=params.number("beta_slow", 1.0),
     )
 
 
-def _yarn_attention(values: dict[str, Any], factor: float) -> float:
+def _yarn_attention(params: Fields, factor: float) -> float:
     """What the paper scales the attention by, where the config does not say."""
 
     def scale(weight: float) -> float:
         return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
 
-    mscale, mscale_all = values.get("mscale"), values.get("mscale_all_dim")
+    mscale, mscale_all = (params.number(n, 0.0, above=-1.0) for n in ("mscale", "mscale_all_dim"))
     if mscale and mscale_all:
-        return scale(float(mscale)) / scale(float(mscale_all))
+        return scale(mscale) / scale(mscale_all)
     return scale(1.0)

@@ -87,6 +87,11 @@ def test_no_scaling_and_newer_files_load(tmp_path: Path) -> None:
     assert rope_of(tmp_path / "g") == RopeSpec(10000.0, 8)
 
 
+def test_yarn_may_leave_its_factor_to_two_lengths(tmp_path: Path) -> None:
+    rope = rope_of(tmp_path, rope_scaling={"type": "yarn", "original_max_position_embeddings": 32})
+    assert (rope.kind, rope.factor, rope.original_positions) == ("yarn", 4.0, 32)
+
+
 @pytest.mark.parametrize("kind", ["unheard_of", "longrope", "dynamic"])
 def test_an_unknown_rope_is_refused_by_name(tmp_path: Path, kind: str) -> None:
     with pytest.raises(UnsupportedModel, match=f"rope_type '{kind}'"):
@@ -105,6 +110,10 @@ def test_an_unknown_rope_is_refused_by_name(tmp_path: Path, kind: str) -> None:
             "high_freq_factor is 4",
         ),
         ({"rope_type": 7}, "rope_type is 7"),
+        ({"rope_type": "yarn", "factor": 4.0, "mscale": "x"}, "mscale is 'x'"),
+        ({"rope_type": "yarn"}, "factor is missing"),
+        ({"rope_type": "yarn", "factor": 4.0, "rope_theta": 1.0}, "rope_theta is 1"),
+        ({"rope_type": "linear", "factor": 10**400}, "factor is 1"),
         (7, "rope_scaling is 7"),
     ],
 )
