@@ -18,9 +18,10 @@ def main(argv: list[str] | None = None) -> int:
     """Returns the exit status."""
     argv = sys.argv[1:] if argv is None else argv
     if argv and not argv[0].startswith("-"):
-        from engine import cli  # the verbs are the engine's, with their own parser and help
+        # The verbs are the engine's, with their own parser and help.
+        from engine.cli import main as engine_main
 
-        return cli.main(argv)
+        return engine_main(argv)
     arguments = _parser().parse_args(argv)
     if problem := startup.problem():
         print(problem, file=sys.stderr)

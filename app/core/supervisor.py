@@ -135,6 +135,11 @@ class Supervisor:
         self._start_again = True
         return self._end()
 
+    def dismiss(self) -> list[Action]:
+        """The person has read what ended the last engine."""
+        self.view = replace(self.view, reason="", hint="")
+        return []
+
     # --- what happened ---
 
     def adopted(self) -> list[Action]:

@@ -31,6 +31,11 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 
+def uptime(seconds: float) -> str:
+    """43 s, 2 min 5 s, 3 h 20 min: no finer than it matters."""
+    return f"{int(seconds)} s" if seconds < 60 else duration(seconds)
+
+
 def count(number: int) -> str:
     """12,345 up to a hundred thousand, then 123 k, 4.5 M."""
     if number < 100_000:

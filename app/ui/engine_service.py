@@ -119,6 +119,10 @@ class EngineService(QObject):
     def restart(self) -> None:
         self._do(self.supervisor.restart())
 
+    def dismiss(self) -> None:
+        """Show the reason of the last crash no more."""
+        self._do(self.supervisor.dismiss())
+
     def let_go(self) -> None:
         """Before the app ends: end the engine if it is the app's, and signal `idle` then."""
         if self.supervisor.running and self.view.ours:

@@ -137,12 +137,14 @@ class MainWindow(QMainWindow):
         self.dashboard.start_asked.connect(engine.start)
         self.dashboard.stop_asked.connect(engine.stop)
         self.dashboard.restart_asked.connect(engine.restart)
+        self.dashboard.dismissed.connect(engine.dismiss)
         self.dashboard.log_asked.connect(lambda: self.open_page(LOGS))
         self.settings.apply_asked.connect(self._apply_settings)
         self._tray.availability_changed.connect(self._tray_changed)
         engine.ticked.connect(self._show_retry)
 
     def _show_view(self, view: EngineView) -> None:
+        self.dashboard.show_plan(self._store.now)
         self.header.show_view(view)
         self.dashboard.show_view(view, self._engine.seconds_to_retry())
         self.chat.show_view(view)

@@ -59,6 +59,8 @@ def test_events_come_whole_from_any_pieces(step: int) -> None:
         (units.duration(59.96), "1 min"),
         (units.duration(125), "2 min 5 s"),
         (units.duration(12000), "3 h 20 min"),
+        (units.uptime(43.9), "43 s"),
+        (units.uptime(61), "1 min 1 s"),
         (units.count(12345), "12,345"),
         (units.count(4_500_000), "4.5 M"),
         (units.speed(8.416), "8.42"),

@@ -130,6 +130,8 @@ def test_a_killed_server_is_restarted_and_the_reason_told(
     assert "SIGKILL" in headrace.window.dashboard.banner.text
     ready(headrace, qtbot)
     assert "SIGKILL" in headrace.window.dashboard.banner.text
+    headrace.window.dashboard.dismissed.emit()
+    assert headrace.window.dashboard.banner.isHidden()
     wait_until(lambda: all_gone(before))
     after = family(headrace.engine.server_pid)
     close_app(headrace, qtbot)

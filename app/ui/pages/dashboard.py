@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QFrame, QGridLayout, QProgressBar, QScrollArea, QVBoxLayout, QWidget
 
 from app.core import health, memory_view, units
 from app.core.history import History
+from app.core.settings import Settings
 from app.core.supervisor import EngineView, Phase
 from app.ui import theme
 from app.ui.widgets.banner import Banner
@@ -36,6 +39,7 @@ class DashboardPage(QScrollArea):
     stop_asked = Signal()
     restart_asked = Signal()
     log_asked = Signal()
+    dismissed = Signal()
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,6 +47,7 @@ class DashboardPage(QScrollArea):
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setAccessibleName("Dashboard")
         self._view = EngineView()
+        self._plan = ""
         self._speed = History(HISTORY_SAMPLES)
         self.banner = Banner()
         self._again = self.banner.add_button("Try again")
@@ -93,10 +98,14 @@ class DashboardPage(QScrollArea):
             self._sparkline.show_values((), HISTORY_SAMPLES)
             self.channel.clear_history()
 
+    def show_plan(self, settings: Settings) -> None:
+        """What the engine would be started with."""
+        self._plan = f"{Path(settings.model).name}  ·  device {settings.device}"
+
     def show_stats(self, stats: Stats) -> None:
         if self._view.phase not in _HEADLINES:
             self._headline.setText(stats.model or "Loading the model")
-        self._facts.setText(_facts(stats, self._view))
+        self._facts.setText(_facts(stats, self._view) or self._plan)
         ready = self._view.phase is Phase.READY
         if ready:
             self._speed.add(stats.decode_tokens_per_s)
@@ -216,10 +225,12 @@ class DashboardPage(QScrollArea):
                 view.reason or "The engine server does not answer.",
                 "A machine short of memory can cause this. It is restarted if this goes on.",
             )
+        elif view.phase is Phase.READY:
+            self.banner.show_problem(view.reason, "The engine runs again.")
         else:
             self.banner.show_problem(view.reason, view.hint)
-        self._again.setText("Start now" if view.phase is Phase.BACKING_OFF else "Try again")
-        self._again.setVisible(view.phase is not Phase.READY)
+        words = {Phase.BACKING_OFF: "Start now", Phase.READY: "Dismiss"}
+        self._again.setText(words.get(view.phase, "Try again"))
 
     def _show_time(self, figure: Figure, seconds: float) -> None:
         figure.show_value(*split_unit(units.duration(seconds)) if seconds > 0 else ("–", ""))
@@ -228,13 +239,16 @@ class DashboardPage(QScrollArea):
         (self.start_asked if self._view.phase in _STARTABLE else self.stop_asked).emit()
 
     def _try_again(self) -> None:
+        if self._view.phase is Phase.READY:
+            self.dismissed.emit()
+            return
         (self.start_asked if self._view.phase in _STARTABLE else self.restart_asked).emit()
 
 
 def _facts(stats: Stats, view: EngineView) -> str:
     parts = [stats.device, stats.dtype, stats.family] if view.phase is Phase.READY else []
     if view.phase is Phase.READY and stats.server_uptime_s:
-        parts.append(f"up {units.duration(float(int(stats.server_uptime_s)))}")
+        parts.append(f"up {units.uptime(stats.server_uptime_s)}")
     if stats.runtime_restarts:
         parts.append(f"runtime restarted {stats.runtime_restarts} times")
     if not view.ours:

@@ -24,7 +24,7 @@ class Banner(QFrame):
         self._buttons = row()
         body = row(12)
         body.setContentsMargins(16, 12, 12, 12)
-        body.addWidget(self._mark, 0, Qt.AlignmentFlag.AlignTop)
+        body.addWidget(self._mark)
         body.addLayout(words, 1)
         body.addLayout(self._buttons)
         self.setLayout(body)

@@ -65,7 +65,7 @@ class ChannelCard(Card):
             used = f"{units.count(stats.expert_slots_used)} / {units.count(stats.expert_slots)}"
             self.slots.show_share(stats.expert_slots_used / stats.expert_slots, used)
         else:
-            self.slots.show_share(None, "no slots")
+            self.slots.show_share(None, "")
         self._hits.show_value(units.count(stats.expert_hits) if routed else "–")
         self._misses.show_value(units.count(stats.expert_misses) if routed else "–")
         self._fills.show_value(units.count(stats.expert_fills) if routed else "–")
