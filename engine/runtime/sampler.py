@@ -118,12 +118,12 @@ def _draw_among(
     """Draw within the `width` likeliest tokens; also whether a row's filters kept no more."""
     values, ids = _likeliest(scores, width)
     keep, weights = _kept(values, torch.logsumexp(scores, dim=-1).double(), rows)
-    covered = ~keep[:, -1]
+    # Sorted: no filter keeps what is beyond the candidates if it cuts the last of them. But with a
+    # top_k beyond them, the mass that top_p refers to is not known here.
+    top_k = torch.tensor([row.sampling.top_k for row in rows], device=scores.device)
+    covered = torch.where(top_k > 0, top_k <= width, ~keep[:, -1])
     if width == scores.shape[1]:
         covered = torch.ones_like(covered)
-    else:
-        bounded = [0 < row.sampling.top_k <= width for row in rows]
-        covered |= torch.tensor(bounded, device=scores.device)
     rank = _inverse(weights * keep, [row.draw() for row in rows])
     return ids.gather(1, rank.unsqueeze(1)).squeeze(1), covered
 

@@ -202,6 +202,17 @@ def test_filters_that_keep_more_than_the_candidates_see_all_tokens() -> None:
     assert CANDIDATES < max(tokens) < 2 * CANDIDATES + 1
 
 
+def test_top_p_refers_to_what_a_large_top_k_left() -> None:
+    vocab = 8 * CANDIDATES
+    values = -torch.arange(vocab) / 1000
+    sampling = {"top_k": CANDIDATES + 76, "top_p": 0.5}
+    kept = int(expected(values, **sampling).count_nonzero())
+    assert kept < 500
+    rows = [row(vocab, seed=n, **sampling) for n in range(1500)]
+    tokens = sample(values.expand(len(rows), -1), rows)
+    assert 0.9 * kept < max(tokens) < kept
+
+
 def test_seed_and_position_give_the_draw() -> None:
     values = logits(1, spread=0.5)
 
