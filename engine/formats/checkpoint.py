@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engine.errors import ModelFilesError, UnsupportedModel
 from engine.formats.model_files import ModelFiles, inspect_model, open_gguf
-from engine.formats.quantisation import FP8_BLOCK, NVFP4_GROUP, Quantisation, read_quantisation
+from engine.formats.quantisation import FP8_BLOCK, NVFP4_GROUP, Quantisation
 from engine.formats.tensor_info import TensorInfo
 from engine.formats.weight import StoredWeight
 
@@ -124,20 +124,17 @@ class _FilesCheckpoint(Checkpoint):
         self.config = files.config
         self.config_source = files.config_source
         self.generation_config = files.generation_config
-        self.quantisation = None
-        self._tensors = files.tensors
+        self.quantisation = files.quantisation()
+        self._files = files
 
     def names(self) -> Iterable[str]:
-        return self._tensors.keys()
+        return self._files.names()
 
     def has(self, name: str) -> bool:
-        return name in self._tensors
+        return self._files.has(name)
 
     def info(self, name: str) -> TensorInfo:
-        try:
-            return self._tensors[name]
-        except KeyError:
-            raise ModelFilesError(f"{self.path}: tensor {name} is missing") from None
+        return self._files.info(name)
 
 
 class SafetensorsCheckpoint(_FilesCheckpoint):
@@ -145,9 +142,6 @@ class SafetensorsCheckpoint(_FilesCheckpoint):
 
     def __init__(self, files: ModelFiles) -> None:
         super().__init__(files)
-        self.quantisation = read_quantisation(
-            files.config, files.quantisation_config, files.config_source
-        )
         self._mapped: dict[Path, Tensor] = {}
         self._lock = threading.Lock()
 
@@ -176,12 +170,12 @@ class GgufCheckpoint(_FilesCheckpoint):
 
     def __init__(self, files: ModelFiles) -> None:
         super().__init__(files)
-        self._files = {file: open_gguf(file) for file in files.files}
+        self._opened = {file: open_gguf(file) for file in files.files}
 
     def read(self, name: str) -> Tensor:
         info = self.info(name)
         try:
-            return torch.from_numpy(self._files[info.file].tensor(name))
+            return torch.from_numpy(self._opened[info.file].tensor(name))
         except ValueError as error:
             raise UnsupportedModel(str(error)) from error
 

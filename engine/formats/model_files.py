@@ -6,6 +6,7 @@ both see the same errors, and both before a single tensor is placed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from engine.errors import ModelFilesError, ModelNotFound, UnsupportedModel
 from engine.formats import gguf_parts, hub_layout
 from engine.formats.config_fields import Fields, read_json
+from engine.formats.quantisation import Quantisation, read_quantisation
 from engine.formats.safetensors_header import read_header
 from engine.formats.tensor_info import TensorInfo
 
@@ -46,6 +48,24 @@ class ModelFiles:
     def nbytes(self) -> int:
         """Bytes of all tensors as they are stored."""
         return sum(info.nbytes for info in self.tensors.values())
+
+    def names(self) -> Iterable[str]:
+        return self.tensors.keys()
+
+    def has(self, name: str) -> bool:
+        return name in self.tensors
+
+    def info(self, name: str) -> TensorInfo:
+        """Raises ModelFilesError when there is no such tensor."""
+        if name not in self.tensors:
+            raise ModelFilesError(f"{self.path}: tensor {name} is missing")
+        return self.tensors[name]
+
+    def quantisation(self) -> Quantisation | None:
+        """How the weights are quantised. UnsupportedModel names a scheme that is not read."""
+        if self.kind == "gguf":
+            return None
+        return read_quantisation(self.config, self.quantisation_config, self.config_source)
 
 
 def inspect_model(path: Path) -> ModelFiles:

@@ -1,33 +1,34 @@
-"""What a model family is to the registry, and what families share when they read a config."""
+"""What a model family is, and what families share when they read a config. Torch-free."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from engine.errors import UnsupportedModel
-from engine.formats.checkpoint import Checkpoint
 from engine.formats.config_fields import Fields
-from engine.layers.decoder import DecoderLayer
-from engine.layers.moe import ExpertsForward
-from engine.models.loader import DenseLoader
+from engine.formats.model_source import ModelSource
 from engine.models.rope import read_rope
 from engine.models.spec import AttentionSpec, LayerSpec, ModelSpec
 
-BuildLayer = Callable[[DenseLoader, ModelSpec, int, ExpertsForward], DecoderLayer]
+if TYPE_CHECKING:
+    from engine.formats.checkpoint import Checkpoint
 
 MOST_LAYERS = 4096
 
 
 @dataclass(frozen=True)
 class Family:
-    """`view` gives a checkpoint the hub's plain names; the other two see that view."""
+    """A family turns a config into a spec; the spec says what layers a model is composed of.
+
+    `view` gives an open checkpoint the hub's plain names, under which all families are loaded.
+    """
 
     name: str
     model_types: tuple[str, ...]
-    view: Callable[[Checkpoint], Checkpoint]
-    describe: Callable[[Checkpoint], ModelSpec]
-    build_layer: BuildLayer
+    describe: Callable[[ModelSource], ModelSpec]
+    view: Callable[[Checkpoint], Checkpoint] = lambda checkpoint: checkpoint
 
 
 def layer_count(fields: Fields) -> int:
@@ -96,17 +97,17 @@ def checked_top_k(fields: Fields, experts: int) -> int:
     return top_k
 
 
-def end_tokens(checkpoint: Checkpoint, *configs: Fields) -> tuple[int, ...]:
+def end_tokens(model: ModelSource, *configs: Fields) -> tuple[int, ...]:
     """Every end that the configs and generation_config.json name, each once, in order."""
-    source = f"{checkpoint.path}/generation_config.json"
-    holders = (*configs, Fields(checkpoint.generation_config, source))
+    source = f"{model.path}/generation_config.json"
+    holders = (*configs, Fields(model.generation_config, source))
     found = [token for fields in holders for token in fields.token_ids("eos_token_id")]
     return tuple(dict.fromkeys(found))
 
 
-def ties_embeddings(checkpoint: Checkpoint, *configs: Fields) -> bool:
+def ties_embeddings(model: ModelSource, *configs: Fields) -> bool:
     """Whether the output layer is the embedding: as a config says, else by what there is."""
     for fields in configs:
         if fields.has("tie_word_embeddings"):
             return fields.flag("tie_word_embeddings")
-    return not checkpoint.has("lm_head.weight")
+    return not model.has("lm_head.weight")

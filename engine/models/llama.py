@@ -1,10 +1,11 @@
-"""Family llama: dense layers with grouped-query attention; safetensors and GGUF."""
+"""Family llama: dense layers with grouped-query attention; safetensors and GGUF. Torch-free."""
 
 from __future__ import annotations
 
-from engine.formats.checkpoint import Checkpoint
+from typing import TYPE_CHECKING
+
 from engine.formats.config_fields import Fields
-from engine.models.blocks import decoder_layer
+from engine.formats.model_source import ModelSource
 from engine.models.family import (
     Family,
     end_tokens,
@@ -14,16 +15,24 @@ from engine.models.family import (
     require_silu,
     ties_embeddings,
 )
-from engine.models.llama_gguf import LlamaGguf
+from engine.models.llama_gguf import hub_config
 from engine.models.spec import LayerSpec, ModelSpec
+
+if TYPE_CHECKING:
+    from engine.formats.checkpoint import Checkpoint
 
 
 def view(checkpoint: Checkpoint) -> Checkpoint:
-    return LlamaGguf(checkpoint) if checkpoint.kind == "gguf" else checkpoint
+    if checkpoint.kind != "gguf":
+        return checkpoint
+    from engine.models.views import LlamaGguf
+
+    return LlamaGguf(checkpoint)
 
 
-def describe(checkpoint: Checkpoint) -> ModelSpec:
-    fields = Fields(checkpoint.config, checkpoint.config_source)
+def describe(model: ModelSource) -> ModelSpec:
+    config = hub_config(model) if model.kind == "gguf" else model.config
+    fields = Fields(config, model.config_source)
     require_silu(fields)
     refuse_flag(fields, "mlp_bias")
     bias = fields.flag("attention_bias", False)
@@ -36,9 +45,9 @@ def describe(checkpoint: Checkpoint) -> ModelSpec:
         norm_eps=fields.number("rms_norm_eps"),
         context_tokens=fields.integer("max_position_embeddings"),
         dense_intermediate=fields.integer("intermediate_size"),
-        tie_embeddings=ties_embeddings(checkpoint, fields),
-        end_tokens=end_tokens(checkpoint, fields),
+        tie_embeddings=ties_embeddings(model, fields),
+        end_tokens=end_tokens(model, fields),
     )
 
 
-FAMILY = Family("llama", ("llama",), view, describe, decoder_layer)
+FAMILY = Family("llama", ("llama",), describe, view)

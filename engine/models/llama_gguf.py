@@ -1,22 +1,15 @@
-"""A GGUF file of architecture llama, seen as the hub's llama: its config, names and row order."""
+"""What a GGUF file of architecture llama is called on the hub: config and names. Torch-free."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from engine.errors import UnsupportedModel
-from engine.formats.checkpoint import Checkpoint, wrong_tensor
 from engine.formats.config_fields import Fields
-from engine.formats.tensor_info import TensorInfo
-from engine.layers.rotary import inverse_frequencies
-from engine.models.spec import RopeSpec
-from engine.models.views import View
+from engine.formats.model_files import open_gguf
+from engine.formats.model_source import ModelSource
 
 _OUTER = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -46,48 +39,9 @@ def hub_name(name: str) -> str:
     return _OUTER.get(name, name)
 
 
-class LlamaGguf(View):
-    """Rows of q and k return to the hub's order: GGUF interleaves each head's two halves."""
-
-    def __init__(self, inner: Checkpoint) -> None:
-        super().__init__(inner)
-        self._stored = {hub_name(name): name for name in inner.names()}
-        self.config = _config(inner)
-        self._heads = {
-            "q_proj": int(self.config["num_attention_heads"]),
-            "k_proj": int(self.config["num_key_value_heads"]),
-        }
-
-    def names(self) -> Iterable[str]:
-        return self._stored.keys()
-
-    def has(self, name: str) -> bool:
-        return name in self._stored
-
-    def info(self, name: str) -> TensorInfo:
-        """As `read` gives it: float32, whatever the blocks in the file are."""
-        stored = self.inner.info(self._stored.get(name, name))
-        nbytes = 4 * math.prod(stored.shape)
-        return TensorInfo(name, "float32", stored.shape, nbytes, stored.file, stored.offset)
-
-    def read(self, name: str) -> Tensor:
-        tensor = self.inner.read(self._stored.get(name, name)).to(torch.float32)
-        heads = self._heads.get(name.split(".")[-2])
-        if heads is None:
-            return tensor
-        pairs = tensor.shape[0] // heads // 2
-        if tensor.shape[0] != heads * pairs * 2:
-            raise wrong_tensor(
-                self.info(name), f"has {tensor.shape[0]} rows, which {heads} heads do not divide"
-            )
-        rest = tensor.shape[1:]
-        interleaved = tensor.reshape(heads, pairs, 2, *rest)
-        return interleaved.transpose(1, 2).reshape(tensor.shape)
-
-
-def _config(inner: Checkpoint) -> dict[str, Any]:
+def hub_config(model: ModelSource) -> dict[str, Any]:
     """The hub's config.json for the metadata. ModelConfigError names a missing metadata key."""
-    meta = Fields(inner.config, inner.config_source)
+    meta = Fields(model.config, model.config_source)
     if meta.has("llama.expert_count") and meta.integer("llama.expert_count", minimum=0):
         raise UnsupportedModel(f"{meta.source}: llama with experts is not supported from GGUF")
     heads = meta.integer("llama.attention.head_count")
@@ -102,10 +56,11 @@ def _config(inner: Checkpoint) -> dict[str, Any]:
         "intermediate_size": meta.integer("llama.feed_forward_length"),
         "max_position_embeddings": meta.integer("llama.context_length"),
         "rms_norm_eps": meta.number("llama.attention.layer_norm_rms_epsilon"),
-        "vocab_size": inner.info("token_embd.weight").shape[0],
+        "vocab_size": model.info("token_embd.weight").shape[0],
         "head_dim": head_dim,
-        "attention_bias": inner.has("blk.0.attn_q.bias"),
-        "rope_parameters": _rope(inner, meta, head_dim),
+        "attention_bias": model.has("blk.0.attn_q.bias"),
+        "tie_word_embeddings": not model.has("output.weight"),
+        "rope_parameters": _rope(model, meta, head_dim),
         "eos_token_id": [
             token
             for key in ("eos_token_id", "eot_token_id", "eom_token_id")
@@ -115,12 +70,12 @@ def _config(inner: Checkpoint) -> dict[str, Any]:
     return config
 
 
-def _rope(inner: Checkpoint, meta: Fields, head_dim: int) -> dict[str, Any]:
+def _rope(model: ModelSource, meta: Fields, head_dim: int) -> dict[str, Any]:
     theta = meta.number("llama.rope.freq_base", 10000.0)
     dim = meta.integer("llama.rope.dimension_count", head_dim)
     rope: dict[str, Any] = {"rope_theta": theta, "partial_rotary_factor": dim / head_dim}
-    if inner.has(_ROPE_FACTORS):
-        return rope | _llama3(inner, theta, dim)
+    if model.has(_ROPE_FACTORS):
+        return rope | _llama3(model, theta, dim)
     kind = meta.text("llama.rope.scaling.type", "none")
     if kind == "none":
         return rope
@@ -131,21 +86,35 @@ def _rope(inner: Checkpoint, meta: Fields, head_dim: int) -> dict[str, Any]:
     return rope
 
 
-def _llama3(inner: Checkpoint, theta: float, dim: int) -> dict[str, Any]:
+_LLAMA3_LOW, _LLAMA3_HIGH, _LLAMA3_POSITIONS = 1.0, 4.0, 8192
+"""Meta's own values, in every model that has this scaling."""
+
+
+def _llama3(model: ModelSource, theta: float, dim: int) -> dict[str, Any]:
     """GGUF stores llama3's scaling as one divisor a pair; find the parameters that give them.
 
-    The divisor of the slowest pair is the factor itself; the rest is checked against Meta's values.
+    The divisor of the slowest pair is the factor itself; the others are checked against it.
     """
-    divisors = inner.read(_ROPE_FACTORS).to(torch.float32).reshape(-1)
-    rope = RopeSpec(theta, dim, "llama3", float(divisors.max()), 1.0, 4.0, 8192)
-    expected = inverse_frequencies(RopeSpec(theta, dim)) / inverse_frequencies(rope)
-    if divisors.shape != expected.shape or not torch.allclose(divisors, expected, rtol=1e-3):
-        info = inner.info(_ROPE_FACTORS)
+    info = model.info(_ROPE_FACTORS)
+    divisors = open_gguf(info.file).tensor(_ROPE_FACTORS).reshape(-1).tolist()
+    factor = max(divisors)
+    expected = [_llama3_divisor(theta ** (-2 * i / dim), factor) for i in range(dim // 2)]
+    if len(divisors) != len(expected) or not all(
+        math.isclose(got, wanted, rel_tol=1e-3)
+        for got, wanted in zip(divisors, expected, strict=True)
+    ):
         raise UnsupportedModel(f"{info.file}: {_ROPE_FACTORS} is not llama3's scaling of the rope")
     return {
         "rope_type": "llama3",
-        "factor": rope.factor,
-        "low_freq_factor": rope.low_freq_factor,
-        "high_freq_factor": rope.high_freq_factor,
-        "original_max_position_embeddings": rope.original_positions,
+        "factor": factor,
+        "low_freq_factor": _LLAMA3_LOW,
+        "high_freq_factor": _LLAMA3_HIGH,
+        "original_max_position_embeddings": _LLAMA3_POSITIONS,
     }
+
+
+def _llama3_divisor(frequency: float, factor: float) -> float:
+    """What llama3 divides a frequency (radians per position) by: layers/rotary.py, inverted."""
+    turns = _LLAMA3_POSITIONS * frequency / (2 * math.pi)
+    blend = min(max((turns - _LLAMA3_LOW) / (_LLAMA3_HIGH - _LLAMA3_LOW), 0.0), 1.0)
+    return 1 / ((1 - blend) / factor + blend)

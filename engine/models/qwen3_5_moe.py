@@ -1,14 +1,15 @@
 """Family qwen3_5_moe: gated delta rule in most layers, gated attention in the others, all MoE.
 
 The hub's checkpoints are multimodal: the text tower is read, the vision tower and the heads for
-multi-token prediction are skipped with a note.
+multi-token prediction are skipped with a note. Torch-free.
 """
 
 from __future__ import annotations
 
-from engine.formats.checkpoint import Checkpoint
+from typing import TYPE_CHECKING
+
 from engine.formats.config_fields import Fields
-from engine.models.blocks import decoder_layer
+from engine.formats.model_source import ModelSource
 from engine.models.family import (
     Family,
     checked_top_k,
@@ -19,7 +20,9 @@ from engine.models.family import (
     ties_embeddings,
 )
 from engine.models.spec import GatedDeltaSpec, LayerSpec, Mixer, ModelSpec, MoeSpec
-from engine.models.views import TextTower
+
+if TYPE_CHECKING:
+    from engine.formats.checkpoint import Checkpoint
 
 SKIPPED = {
     "model.visual.": "the vision tower",
@@ -30,7 +33,22 @@ _MIXERS: dict[str, Mixer] = {"full_attention": "attention", "linear_attention": 
 
 
 def view(checkpoint: Checkpoint) -> Checkpoint:
+    from engine.models.views import TextTower
+
     return TextTower(checkpoint, tuple(SKIPPED))
+
+
+def _notes(model: ModelSource) -> tuple[str, ...]:
+    counts = dict.fromkeys(SKIPPED, 0)
+    for name in model.names():
+        prefix = next((p for p in SKIPPED if name.startswith(p)), None)
+        if prefix is not None:
+            counts[prefix] += 1
+    return tuple(
+        f"{count} tensors of {SKIPPED[prefix]} ({prefix}*) are skipped: text only"
+        for prefix, count in counts.items()
+        if count
+    )
 
 
 def _mixers(fields: Fields) -> list[Mixer]:
@@ -63,19 +81,12 @@ def _gated_delta(fields: Fields) -> GatedDeltaSpec:
     )
 
 
-def describe(checkpoint: Checkpoint) -> ModelSpec:
-    top = Fields(checkpoint.config, checkpoint.config_source)
+def describe(model: ModelSource) -> ModelSpec:
+    top = Fields(model.config, model.config_source)
     fields = top.child("text_config") if top.has("text_config") else top
     require_silu(fields)
     bias = fields.flag("attention_bias", False)
     experts = fields.integer("num_experts")
-    notes = []
-    if isinstance(checkpoint, TextTower):
-        notes = [
-            f"{count} tensors of {SKIPPED[prefix]} ({prefix}*) are skipped: text only"
-            for prefix, count in checkpoint.left_out.items()
-            if count
-        ]
     return ModelSpec(
         family="qwen3_5_moe",
         vocab_size=fields.integer("vocab_size"),
@@ -96,11 +107,11 @@ def describe(checkpoint: Checkpoint) -> ModelSpec:
             shared_intermediate=fields.integer("shared_expert_intermediate_size"),
             shared_gate=True,
         ),
-        tie_embeddings=ties_embeddings(checkpoint, top, fields),
+        tie_embeddings=ties_embeddings(model, top, fields),
         norm_plus_one=True,
-        end_tokens=end_tokens(checkpoint, top, fields),
-        notes=tuple(notes),
+        end_tokens=end_tokens(model, top, fields),
+        notes=_notes(model),
     )
 
 
-FAMILY = Family("qwen3_5_moe", ("qwen3_5_moe", "qwen3_5_moe_text"), view, describe, decoder_layer)
+FAMILY = Family("qwen3_5_moe", ("qwen3_5_moe", "qwen3_5_moe_text"), describe, view)

@@ -1,10 +1,9 @@
-"""Families qwen2_moe and qwen3_moe: attention everywhere, dense or MoE feed-forward by layer."""
+"""Families qwen2_moe and qwen3_moe: attention everywhere, dense or MoE feed-forward. Torch-free."""
 
 from __future__ import annotations
 
-from engine.formats.checkpoint import Checkpoint
 from engine.formats.config_fields import Fields
-from engine.models.blocks import decoder_layer
+from engine.formats.model_source import ModelSource
 from engine.models.family import (
     Family,
     checked_top_k,
@@ -19,7 +18,7 @@ from engine.models.spec import AttentionSpec, ModelSpec, MoeSpec
 
 
 def _describe(
-    family: str, checkpoint: Checkpoint, fields: Fields, attention: AttentionSpec, shared: int
+    family: str, model: ModelSource, fields: Fields, attention: AttentionSpec, shared: int
 ) -> ModelSpec:
     require_silu(fields)
     refuse_flag(fields, "use_sliding_window")
@@ -45,31 +44,27 @@ def _describe(
         context_tokens=fields.integer("max_position_embeddings"),
         dense_intermediate=fields.integer("intermediate_size") if has_dense else 0,
         moe=moe if any(layer.feed_forward == "moe" for layer in layers) else None,
-        tie_embeddings=ties_embeddings(checkpoint, fields),
-        end_tokens=end_tokens(checkpoint, fields),
+        tie_embeddings=ties_embeddings(model, fields),
+        end_tokens=end_tokens(model, fields),
     )
 
 
-def describe_qwen2(checkpoint: Checkpoint) -> ModelSpec:
+def describe_qwen2(model: ModelSource) -> ModelSpec:
     """Biased q, k and v; a gated shared expert."""
-    fields = Fields(checkpoint.config, checkpoint.config_source)
+    fields = Fields(model.config, model.config_source)
     bias = fields.flag("qkv_bias", True)
     attention = read_attention(fields, bias=bias, output_bias=False, qk_norm=False)
     shared = fields.integer("shared_expert_intermediate_size")
-    return _describe("qwen2_moe", checkpoint, fields, attention, shared)
+    return _describe("qwen2_moe", model, fields, attention, shared)
 
 
-def describe_qwen3(checkpoint: Checkpoint) -> ModelSpec:
+def describe_qwen3(model: ModelSource) -> ModelSpec:
     """Normed q and k; no shared expert."""
-    fields = Fields(checkpoint.config, checkpoint.config_source)
+    fields = Fields(model.config, model.config_source)
     bias = fields.flag("attention_bias", False)
     attention = read_attention(fields, bias=bias, output_bias=bias, qk_norm=True)
-    return _describe("qwen3_moe", checkpoint, fields, attention, 0)
+    return _describe("qwen3_moe", model, fields, attention, 0)
 
 
-def view(checkpoint: Checkpoint) -> Checkpoint:
-    return checkpoint
-
-
-QWEN2_MOE = Family("qwen2_moe", ("qwen2_moe",), view, describe_qwen2, decoder_layer)
-QWEN3_MOE = Family("qwen3_moe", ("qwen3_moe",), view, describe_qwen3, decoder_layer)
+QWEN2_MOE = Family("qwen2_moe", ("qwen2_moe",), describe_qwen2)
+QWEN3_MOE = Family("qwen3_moe", ("qwen3_moe",), describe_qwen3)

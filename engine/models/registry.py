@@ -1,4 +1,4 @@
-"""From a checkpoint to a spec and a model: which family, and its tensors."""
+"""From an open checkpoint to a model and its experts. `describe` comes from families.py."""
 
 from __future__ import annotations
 
@@ -7,43 +7,23 @@ from collections.abc import Callable
 
 import torch
 
-from engine.errors import UnsupportedModel
 from engine.formats.checkpoint import Checkpoint
-from engine.formats.config_fields import Fields
 from engine.formats.expert_tensors import ExpertTensors
 from engine.layers.linear import Linear
 from engine.layers.moe import ExpertsForward
 from engine.layers.rotary import Rotary
 from engine.models import experts as expert_names
-from engine.models import llama, qwen3_5_moe, qwen_moe
-from engine.models.family import Family
+from engine.models.blocks import decoder_layer
+from engine.models.families import describe, family_of
 from engine.models.loader import DenseLoader, require_dtype
 from engine.models.model import Model
 from engine.models.spec import ModelSpec
 
+__all__ = ["build_model", "describe", "expert_tensors", "family_of", "hub_view"]
+
 log = logging.getLogger(__name__)
 
-FAMILIES = (llama.FAMILY, qwen_moe.QWEN2_MOE, qwen_moe.QWEN3_MOE, qwen3_5_moe.FAMILY)
-_BY_MODEL_TYPE = {name: family for family in FAMILIES for name in family.model_types}
-_BY_NAME = {family.name: family for family in FAMILIES}
-_GGUF_ARCHITECTURES = {"llama": llama.FAMILY}
-
 Progress = Callable[[int, int], None]
-
-
-def family_of(checkpoint: Checkpoint) -> Family:
-    """By `model_type`, or a GGUF file's architecture. UnsupportedModel names what is not known."""
-    fields = Fields(checkpoint.config, checkpoint.config_source)
-    gguf = checkpoint.kind == "gguf"
-    known = _GGUF_ARCHITECTURES if gguf else _BY_MODEL_TYPE
-    field = "general.architecture" if gguf else "model_type"
-    name = fields.text(field)
-    if name not in known:
-        raise UnsupportedModel(
-            f"{fields.source}: {field} {name!r} is not supported",
-            hint=f"Supported {'in GGUF files ' if gguf else ''}are {', '.join(sorted(known))}.",
-        )
-    return known[name]
 
 
 def hub_view(checkpoint: Checkpoint) -> Checkpoint:
@@ -51,11 +31,6 @@ def hub_view(checkpoint: Checkpoint) -> Checkpoint:
     if checkpoint.hub_view is None:
         checkpoint.hub_view = family_of(checkpoint).view(checkpoint)
     return checkpoint.hub_view
-
-
-def describe(checkpoint: Checkpoint) -> ModelSpec:
-    """What the checkpoint's model is. UnsupportedModel or ModelConfigError name the field."""
-    return family_of(checkpoint).describe(hub_view(checkpoint))
 
 
 def build_model(
@@ -73,7 +48,6 @@ def build_model(
     shape or dtype.
     """
     require_dtype(dtype)
-    family = _BY_NAME[spec.family]
     loader = DenseLoader(hub_view(checkpoint), device, dtype)
     if experts is None:
         if spec.moe is not None:
@@ -84,7 +58,7 @@ def build_model(
     embedding = loader.embedding("model.embed_tokens", spec.vocab_size, spec.hidden)
     layers = []
     for index in range(len(spec.layers)):
-        layers.append(family.build_layer(loader, spec, index, experts))
+        layers.append(decoder_layer(loader, spec, index, experts))
         if progress is not None:
             progress(index + 1, len(spec.layers))
     head = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +213,31 @@ def test_a_value_at_fault_is_named(
         spec_of(tmp_path, {**ALL[family], **changes})
     error: HeadraceError = caught.value
     assert "config.json" in error.message
+
+
+WITHOUT_TORCH = """
+import sys
+from pathlib import Path
+from engine.formats.model_files import inspect_model
+from engine.models.families import describe
+for path in sys.argv[1:]:
+    files = inspect_model(Path(path))
+    print(describe(files).family, files.quantisation())
+sys.exit(bool({"torch", "numpy"} & set(sys.modules)))
+"""
+
+
+def test_the_app_and_the_server_describe_models_without_torch(tmp_path: Path) -> None:
+    folders = [write_single(tmp_path / name, config, {}) for name, config in ALL.items()]
+    command = [sys.executable, "-c", WITHOUT_TORCH, *map(str, folders)]
+    outcome = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.split("\n")[:-1] == [
+        "llama None",
+        "qwen2_moe None",
+        "qwen3_moe None",
+        "qwen3_5_moe None",
+    ]
 
 
 def test_qwen_says_which_layers_are_dense(tmp_path: Path) -> None:
