@@ -5,7 +5,6 @@ Every method is called at a safe point, between two steps, by the one engine thr
 
 from __future__ import annotations
 
-from bisect import insort
 from dataclasses import dataclass
 from typing import Literal
 
@@ -112,7 +111,9 @@ class Scheduler:
             self.pages.grow(head, len(head.tokens))
             self.rows.take(head)
             head.state = State.PREFILLING
-            insort(self.running, head, key=_arrival)
+            # The newest of those that run: only the newest is ever preempted, and older ones that
+            # wait go first.
+            self.running.append(head)
             if not head.started:
                 head.started = True
                 announced.append(head)
@@ -242,7 +243,3 @@ class Scheduler:
         self.running.remove(sequence)
         self.pages.trim(sequence, 0)
         self.rows.give(sequence)
-
-
-def _arrival(sequence: Sequence) -> int:
-    return sequence.arrival

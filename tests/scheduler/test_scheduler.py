@@ -199,6 +199,31 @@ def test_newest_is_preempted_and_nothing_is_lost() -> None:
     assert restarts[1] == 1 and restarts[2] > 1, "the oldest never restarts"
 
 
+def test_a_preempted_sequence_is_computed_again_in_chunks() -> None:
+    simulation = Simulation(limits(kv_tokens=48), pages=12)
+    simulation.submit(request(1, 12, 30))
+    simulation.submit(request(2, 12, 20))
+    simulation.run()
+    shapes = simulation.shapes[2]
+    again = next(i for i, (start, _) in enumerate(shapes) if i and start == 0)
+    restart = shapes[again:]
+    computed = shapes[again - 1][0] + 1
+    assert computed > 15 and [length for _, length in restart[:3]] == [5, 5, 5]
+    assert sum(length for _, length in shapes) == computed + 12 + 20 - 1
+
+
+def test_a_newcomer_waits_for_room_beyond_its_prompt() -> None:
+    simulation = Simulation(limits())
+    simulation.submit(request(1, 12, 8))
+    simulation.step()
+    # Three of eight pages are taken; five would hold the prompt, but not the neighbour's next page.
+    simulation.submit(request(2, 20, 2))
+    simulation.step()
+    assert simulation.admitted == [1]
+    simulation.run()
+    assert simulation.admitted == [1, 2] and simulation.scheduler.preemptions == 0
+
+
 def test_preempted_sequence_comes_before_newer_ones() -> None:
     simulation = Simulation(limits(max_sequences=2))
     for number in (1, 2, 3):
@@ -250,6 +275,18 @@ def test_recomputation_after_a_fault_repeats_the_first_shapes() -> None:
     again = simulation.shapes[1][len(before) :]
     assert again[: len(before)] == before
     assert [start for start, _ in again] == [0, 5, *range(7, 16)]
+
+
+def test_survivors_of_a_fault_share_steps_again() -> None:
+    simulation = Simulation(limits(max_sequences=4, kv_tokens=64), pages=16)
+    for number in (1, 2, 3):
+        simulation.submit(request(number, 4, 10))
+    for _ in range(4):
+        simulation.step()
+    simulation.failures[2] = 7
+    simulation.run()
+    shared = [plan for plan in simulation.plans[-4:] if plan.decode_sequences == 2]
+    assert simulation.failed == [2] and len(shared) >= 3
 
 
 def test_it_comes_to_an_end_when_every_shared_step_fails() -> None:
