@@ -14,23 +14,26 @@ of values [2 cores, torch 2.13].
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from engine.formats.blob import PLAIN_FORMATS, BlobSpec
-from engine.formats.nvfp4 import E2M1
-from engine.formats.quantisation import FP8_BLOCK, NVFP4_GROUP
+from engine.formats.quantisation import FP8_BLOCK
+from engine.kernels.dequantise import (
+    CACHE_BLOCK_WEIGHTS,
+    dequantise_fp8_block,
+    dequantise_nvfp4,
+)
 from engine.kernels.registry import operation
 
-TILE_ROWS = 16
-"""A [1024, 2048] product of 1 row takes 0.98 / 1.22 / 1.61 ms in tiles of 8 / 16 / 32 rows, one of
-64 rows 8.1 / 4.9 / 3.3 ms [one EPYC core, MKL]: 16 serves decode and prefill."""
-DECODED_BYTES = 32 << 20
-"""Weights decoded to float32 at once: many small experts a call, or one large one."""
+TILE_ROWS = 8
+"""1 / 8 / 16 / 32 rows times a decoded block of [128, 2048] take 20 / 38 / 206 / 255 us [one EPYC
+core, MKL], so 8 is the best height for prefill and costs decode little."""
 _SERIAL_ELEMENTS = 32768
 """Elementwise work above this is split over threads (at::internal::GRAIN_SIZE)."""
 
@@ -60,18 +63,16 @@ def moe_expert_rows(bank: Tensor, spec: BlobSpec, x: Tensor, slots: Tensor, rows
         return
     if plan.slots[-1] >= bank.shape[0]:
         raise ValueError(f"slot {plan.slots[-1]} is not in the bank of {bank.shape[0]}")
-    padded = torch.cat([x.to(torch.float32), x.new_zeros((1, x.shape[1]), dtype=torch.float32)])
-    tiles = padded[plan.tokens].view(-1, TILE_ROWS, x.shape[1])
+    hidden, inner = spec.hidden, spec.intermediate
+    padded = torch.cat([x.to(torch.float32), x.new_zeros((1, hidden), dtype=torch.float32)])
+    tiles = padded[plan.tokens].view(-1, TILE_ROWS, hidden)
+    halves = tiles.new_empty((tiles.shape[0], TILE_ROWS, 2 * inner))
+    _products(tiles, bank, spec, "gate_up", plan, halves)
+    flat = halves.view(-1, 2 * inner)
+    active = _silu_rows(flat[:, :inner]).mul_(flat[:, inner:]).view(-1, TILE_ROWS, inner)
     out = torch.empty_like(tiles)
-    first_tile = 0
-    for begin in range(0, len(plan.slots), _experts_at_once(spec)):
-        end = begin + _experts_at_once(spec)
-        heights = plan.heights[begin:end]
-        last_tile = first_tile + sum(heights)
-        chosen = slice(first_tile, last_tile)
-        _feed_forward(bank, spec, plan.slots[begin:end], heights, tiles[chosen], out[chosen])
-        first_tile = last_tile
-    rows.view(-1, x.shape[1])[plan.routes] = out.view(-1, x.shape[1])[plan.places]
+    _products(active, bank, spec, "down", plan, out)
+    rows.view(-1, hidden)[plan.routes] = out.view(-1, hidden)[plan.places]
 
 
 @operation("moe_combine")
@@ -120,43 +121,16 @@ def _plan(slots: Tensor) -> _Plan:
     return _Plan(distinct.tolist(), heights.tolist(), of_row, routes, places)
 
 
-def _experts_at_once(spec: BlobSpec) -> int:
-    elements = spec.hidden * spec.intermediate
-    if elements % 16:
-        # Matrix products may differ by their operands' alignment: each expert then begins an
-        # allocation of its own, which is aligned to 64 bytes whatever its place in the group.
-        return 1
-    return max(1, DECODED_BYTES // (3 * 4 * elements))
-
-
-def _feed_forward(
-    bank: Tensor,
-    spec: BlobSpec,
-    slots: list[int],
-    heights: list[int],
-    tiles: Tensor,
-    out: Tensor,
+def _products(
+    tiles: Tensor, bank: Tensor, spec: BlobSpec, matrix: str, plan: _Plan, out: Tensor
 ) -> None:
-    """out = down(silu(gate(tiles)) * up(tiles)); tiles and out are float32 [n, TILE_ROWS, H]."""
-    inner = spec.intermediate
-    hidden = tiles.new_empty((tiles.shape[0], TILE_ROWS, 2 * inner))
-    _tile_products(tiles, decode(bank, spec, "gate_up", slots), heights, hidden)
-    flat = hidden.view(-1, 2 * inner)
-    active = _silu_rows(flat[:, :inner]).mul_(flat[:, inner:])
-    _tile_products(
-        active.view(-1, TILE_ROWS, inner), decode(bank, spec, "down", slots), heights, out
-    )
-
-
-def _tile_products(
-    tiles: Tensor, matrices: Sequence[Tensor], heights: list[int], out: Tensor
-) -> None:
-    tile = 0
-    for matrix, height in zip(matrices, heights, strict=True):
-        transposed = matrix.t()
-        for index in range(tile, tile + height):
-            torch.mm(tiles[index], transposed, out=out[index])
-        tile += height
+    """out[tile] = tiles[tile] @ its expert's matrix transposed: float32 [tiles, TILE_ROWS, _]."""
+    first = list(accumulate(plan.heights, initial=0))
+    for place, start, rows in decoded_blocks(bank, spec, matrix, plan.slots):
+        transposed = rows.t()
+        stop = start + rows.shape[0]
+        for tile in range(first[place], first[place + 1]):
+            torch.mm(tiles[tile], transposed, out=out[tile, :, start:stop])
 
 
 def _silu_rows(gate: Tensor) -> Tensor:
@@ -182,57 +156,63 @@ def part_view(bank: Tensor, spec: BlobSpec, name: str) -> Tensor:
     return raw.view(dtype).view(bank.shape[0], *part.shape)
 
 
-def decode(bank: Tensor, spec: BlobSpec, matrix: str, slots: Sequence[int]) -> Sequence[Tensor]:
-    """The float32 matrices "gate_up" [2I, H] or "down" [H, I] of these slots.
+def decoded_blocks(
+    bank: Tensor, spec: BlobSpec, matrix: str, slots: Sequence[int]
+) -> Iterator[tuple[int, int, Tensor]]:
+    """The matrices "gate_up" [2I, H] or "down" [H, I] of these slots, a block of rows at a time:
+    (index in `slots`, first row, float32 rows), in order.
 
-    Each value is the product that the format defines, in float32, rounded once.
+    Blocks stay in a core's cache from their decoding to their last product. Where they begin is a
+    function of the layout alone. Each value is the product that the format defines, rounded once.
     """
     storage = spec.gate_up_format if matrix == "gate_up" else spec.down_format
     weight = part_view(bank, spec, f"{matrix}.weight")
+    columns = spec.hidden if matrix == "gate_up" else spec.intermediate
     if storage == "float32":
-        return [weight[slot] for slot in slots]
-    index = torch.tensor(slots, dtype=torch.int64, device=bank.device)
-    stored = weight[index]
+        for place, slot in enumerate(slots):
+            yield place, 0, weight[slot]
+        return
+    step = max(1, CACHE_BLOCK_WEIGHTS // columns)
     if storage in PLAIN_FORMATS:
-        return stored.to(torch.float32).unbind(0)
-    scale = part_view(bank, spec, f"{matrix}.scale")[index]
+        for place, slot in enumerate(slots):
+            for start, rows in _row_blocks(weight[slot], step):
+                yield place, start, rows.to(torch.float32)
+        return
+    scale = part_view(bank, spec, f"{matrix}.scale")
     if storage == "fp8_block":
-        return _decode_fp8_block(stored, scale).unbind(0)
-    globals_ = part_view(bank, spec, f"{matrix}.scale_2")[index]
-    return _decode_nvfp4(stored, scale, globals_).unbind(0)
+        step = max(1, step // FP8_BLOCK) * FP8_BLOCK
+        for place, slot in enumerate(slots):
+            for start, rows in _fp8_blocks(weight[slot], scale[slot], step):
+                yield place, start, rows
+        return
+    globals_ = part_view(bank, spec, f"{matrix}.scale_2")[list(slots)]
+    # gate and up have a global of their own: one for each row of the packed matrix.
+    by_row = globals_.repeat_interleave(weight.shape[1] // globals_.shape[1], 1).unsqueeze(-1)
+    for place, slot in enumerate(slots):
+        for start, packed in _row_blocks(weight[slot], step):
+            block = slice(start, start + packed.shape[0])
+            steps = scale[slot, block], by_row[place, block]
+            yield place, start, dequantise_nvfp4(packed, *steps, torch.float32)
 
 
-def _decode_fp8_block(codes: Tensor, scale: Tensor) -> Tensor:
-    """codes e4m3 [n, m * rows, columns], scale float32 [n, m, rows / 128, columns / 128]."""
-    count, matrices, _, _ = scale.shape
-    stacked, columns = codes.shape[1:]
-    rows = stacked // matrices
-    wide = scale.repeat_interleave(FP8_BLOCK, 2)[:, :, :rows]
-    wide = wide.repeat_interleave(FP8_BLOCK, 3)[..., :columns]
-    return codes.to(torch.float32).mul_(wide.reshape(count, stacked, columns))
+def _row_blocks(matrix: Tensor, step: int) -> Iterator[tuple[int, Tensor]]:
+    for start in range(0, matrix.shape[0], step):
+        yield start, matrix[start : start + step]
 
 
-def _decode_nvfp4(packed: Tensor, scale: Tensor, globals_: Tensor) -> Tensor:
-    """packed uint8 [n, m * rows, K / 2], scale e4m3 [n, m * rows, K / 16], globals float32 [n, m].
-
-    A table of 256 pairs, read as one 8-byte word each: 0.85 ms for [1024, 2048] where looking up
-    every nibble takes 8.4 [one EPYC core].
-    """
-    count, stacked, half = packed.shape
-    words = _pairs(packed.device).index_select(0, packed.reshape(-1).to(torch.int32))
-    values = words.view(torch.float32).view(count, stacked, 2 * half // NVFP4_GROUP, NVFP4_GROUP)
-    rows = stacked // globals_.shape[1]
-    step = scale.to(torch.float32) * globals_.repeat_interleave(rows, 1).unsqueeze(-1)
-    return values.mul_(step.unsqueeze(-1)).view(count, stacked, 2 * half)
-
-
-_PAIRS: dict[torch.device, Tensor] = {}
-
-
-def _pairs(device: torch.device) -> Tensor:
-    """float64 [256]: word b holds the float32 values of the low and the high nibble of byte b."""
-    if device not in _PAIRS:
-        values = torch.tensor([*E2M1, *(-value for value in E2M1)], dtype=torch.float32)
-        pairs = torch.stack([values.repeat(16), values.repeat_interleave(16)], dim=1)
-        _PAIRS[device] = pairs.view(torch.float64).reshape(-1).to(device)
-    return _PAIRS[device]
+def _fp8_blocks(codes: Tensor, scale: Tensor, step: int) -> Iterator[tuple[int, Tensor]]:
+    """codes [m * rows, columns], scale [m, rows / 128, columns / 128]: m matrices with blocks of
+    their own, so none crosses from gate into up."""
+    rows = codes.shape[0] // scale.shape[0]
+    for matrix, blocks in enumerate(scale):
+        for start in range(0, rows, step):
+            stop = min(rows, start + step)
+            begin = matrix * rows + start
+            yield (
+                begin,
+                dequantise_fp8_block(
+                    codes[begin : matrix * rows + stop],
+                    blocks[start // FP8_BLOCK : -(-stop // FP8_BLOCK)],
+                    torch.float32,
+                ),
+            )

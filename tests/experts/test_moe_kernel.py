@@ -9,7 +9,7 @@ from torch import Tensor
 from engine.experts.store import ExpertStore, plan_layers
 from engine.formats import nvfp4
 from engine.kernels import moe
-from engine.kernels.moe import decode, moe_combine, moe_expert_rows, moe_experts, part_view
+from engine.kernels.moe import decoded_blocks, moe_combine, moe_expert_rows, moe_experts, part_view
 from tests.experts.checkpoint_experts import FORMATS, RandomExperts, plain, random_experts
 
 
@@ -104,17 +104,14 @@ def test_threads_do_not_change_a_row() -> None:
     assert torch.equal(alone[0], together[7])
 
 
-@pytest.mark.parametrize("at_once", [1, 2, 100])
-def test_groups_of_any_size_make_the_same_rows(
-    at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    experts = random_experts("nvfp4", experts=6, hidden=64, inner=32)
+@pytest.mark.parametrize("storage", FORMATS)
+def test_groups_of_experts_make_the_same_rows(storage: str) -> None:
+    experts = random_experts(storage, experts=6, hidden=64, inner=32)
     store = stored(experts)
     bank, spec = store.bank(0), store.plan(0).spec
     x = torch.randn(20, 64)
     ids, weights = routing(20, 6, 3)
     whole = moe_experts(bank, spec, x, ids, weights)
-    monkeypatch.setattr(moe, "DECODED_BYTES", at_once * 3 * 4 * 64 * 32)
     rows = torch.full((20, 3, 64), float("nan"))
     for group in ([4], [0, 5, 2], [1, 3]):
         only = torch.where(torch.isin(ids, torch.tensor(group)), ids, -1)
@@ -122,13 +119,30 @@ def test_groups_of_any_size_make_the_same_rows(
     assert torch.equal(moe_combine(rows, weights, x.dtype), whole)
 
 
+@pytest.mark.parametrize("storage", FORMATS)
+def test_blocks_make_up_the_matrices(storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    experts = random_experts(storage, experts=2, hidden=288, inner=160)
+    store = stored(experts)
+    gate, up, down = (plain(weight) for weight in experts.layers[0][1])
+    for weights in (1, 288 * 50, 288 * 130, 1 << 18):
+        monkeypatch.setattr(moe, "CACHE_BLOCK_WEIGHTS", weights)
+        for name, expected in (("gate_up", torch.cat([gate, up])), ("down", down)):
+            end = 0
+            bank, spec = store.bank(0), store.plan(0).spec
+            for place, start, rows in decoded_blocks(bank, spec, name, [1]):
+                assert (place, start) == (0, end)
+                end += rows.shape[0]
+                assert torch.allclose(rows.double(), expected[start:end], rtol=1.2e-7, atol=0)
+            assert end == expected.shape[0]
+
+
 def test_gate_and_up_keep_globals_of_their_own() -> None:
     experts = random_experts("nvfp4", experts=2, hidden=32, inner=16)
     gate, up, down = experts.layers[0][1]
     assert gate.parts["scale_2"] != up.parts["scale_2"]
     store = stored(experts)
-    (both,) = decode(store.bank(0), store.plan(0).spec, "gate_up", [1])
-    (last,) = decode(store.bank(0), store.plan(0).spec, "down", [1])
+    ((_, _, both),) = decoded_blocks(store.bank(0), store.plan(0).spec, "gate_up", [1])
+    ((_, _, last),) = decoded_blocks(store.bank(0), store.plan(0).spec, "down", [1])
     expected = [
         nvfp4.dequantise(w.parts["weight"], w.parts["scale"], w.parts["scale_2"])
         for w in (gate, up, down)
