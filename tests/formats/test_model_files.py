@@ -54,7 +54,8 @@ def test_the_app_can_look_at_models_without_torch_and_numpy(sharded: Path) -> No
         f"inspect_model(Path({str(sharded)!r}));"
         "sys.exit(bool({'torch', 'numpy'} & set(sys.modules)))"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    root = Path(__file__).parents[2]
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
 
 
 # --- case c73: a shard is missing, cut short or still arriving ------------------------------------

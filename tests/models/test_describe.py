@@ -215,6 +215,7 @@ def test_a_value_at_fault_is_named(
     assert "config.json" in error.message
 
 
+ROOT = Path(__file__).parents[2]
 WITHOUT_TORCH = """
 import sys
 from pathlib import Path
@@ -230,7 +231,7 @@ sys.exit(bool({"torch", "numpy"} & set(sys.modules)))
 def test_the_app_and_the_server_describe_models_without_torch(tmp_path: Path) -> None:
     folders = [write_single(tmp_path / name, config, {}) for name, config in ALL.items()]
     command = [sys.executable, "-c", WITHOUT_TORCH, *map(str, folders)]
-    outcome = subprocess.run(command, capture_output=True, text=True, check=False)
+    outcome = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert outcome.returncode == 0, outcome.stderr
     assert outcome.stdout.split("\n")[:-1] == [
         "llama None",
