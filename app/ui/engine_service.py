@@ -306,6 +306,8 @@ class EngineService(QObject):
         except msgspec.MsgspecError as error:
             log.warning("ignoring a stats record: %s", error)
             return
+        if (self.stats.state == "ready") != (self.view.phase is Phase.READY):
+            self._last_health = -1e9  # the next health is worth asking for at once
         self.stats_changed.emit(self.stats)
 
     def _lose_stream(self) -> None:

@@ -21,7 +21,9 @@ from app.core.settings import Settings
 from app.ui.application import Headrace
 
 STAND_IN = Path(__file__).with_name("stand_in_server.py")
-_HARMLESS = (  # what the platform plugin `offscreen` says of itself
+_HARMLESS = (
+    "OpenType support missing for",  # a random model writes in every script there is
+    # What the platform plugin `offscreen` says of itself:
     "This plugin does not support propagateSizeHints()",
     "This plugin does not support raise()",
     "QObject::connect: No such signal QPlatformNativeInterface::systemTrayWindowChanged(QScreen*)",
@@ -41,7 +43,7 @@ def no_qt_warnings(qtlog: object) -> Iterator[None]:
     """Qt says on its log what it cannot raise: each such line is a fault."""
     yield
     lines = [record.message for record in qtlog.records]  # type: ignore[attr-defined]
-    assert not [line for line in lines if line not in _HARMLESS]
+    assert not [line for line in lines if not line.startswith(_HARMLESS)]
 
 
 @pytest.fixture(autouse=True)
