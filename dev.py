@@ -18,6 +18,7 @@ if not (3, 11) <= sys.version_info[:2] <= (3, 14):
     )
 
 import argparse
+import contextlib
 import io
 import json
 import os
@@ -46,16 +47,22 @@ DEFAULT_PORT = 11711
 
 def run(arguments: list[str]) -> int:
     setup()
-    if platform := startup.qt_platform(os.environ) if sys.platform == "linux" else "native":
-        try:
+    platform = startup.qt_platform(os.environ)
+    if platform and sys.platform == "linux":
+        with contextlib.suppress(Trouble):  # whatever is still missing is told just below
             ensure_libraries(platform)
-        except Trouble as trouble:
-            say(f"{trouble}\nServing without a window.")
-        else:
-            return run_app(arguments)
-    else:
-        say("No display (neither DISPLAY nor WAYLAND_DISPLAY is set): serving without a window.")
-    return serve(arguments)
+    if problem := window_problem():
+        say(f"{problem}\nServing without a window.")
+        return serve(arguments)
+    return run_app(arguments)
+
+
+def window_problem() -> str:
+    """Why the app cannot open its window here, in its own words; empty when it can."""
+    code = "from app.core import startup; print(startup.problem())"
+    command = [str(venv_python()), "-c", code]
+    outcome = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return outcome.stdout.strip() or outcome.stderr.strip()
 
 
 def run_app(arguments: list[str]) -> int:
@@ -89,7 +96,10 @@ def serve(arguments: list[str]) -> int:
         endpoint = await_endpoint(server)
         await_ready(server, endpoint)
         say(f"\nOpenAI:    {endpoint}/v1/chat/completions\nAnthropic: {endpoint}/v1/messages\n")
-        print_answer(endpoint, "What is a headrace?")
+        try:
+            print_answer(endpoint, "What is a headrace?")
+        except OSError as error:  # an option given here can ask for a key, say
+            say(f"No answer was printed: {error}")
         say("\nCtrl-C ends Headrace.")
         code = server.wait()
         say(f"The server ended by itself (code {code}); its lines above say why.")

@@ -240,6 +240,35 @@ def test_a_failed_step_makes_the_whole_test_fail(
     assert capsys.readouterr().out.endswith("Failed: mypy.\n")
 
 
+@pytest.mark.parametrize(("problem", "way"), [("", "app"), ("There is no display here.", "serve")])
+def test_run_serves_where_no_window_can_open(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], problem: str, way: str
+) -> None:
+    def cannot_install(platform: str) -> NoReturn:
+        raise Trouble("not root")
+
+    monkeypatch.setattr(dev, "setup", lambda: None)
+    monkeypatch.setattr(dev, "ensure_libraries", cannot_install)
+    monkeypatch.setattr(dev, "window_problem", lambda: problem)
+    monkeypatch.setattr(dev, "serve", lambda arguments: print("serve", *arguments) or 0)
+    monkeypatch.setattr(dev, "run_app", lambda arguments: print("app", *arguments) or 0)
+    assert dev.main(["run", "--port", "0"]) == 0
+    out = capsys.readouterr().out
+    assert out.endswith(f"{way} --port 0\n")
+    assert problem in out
+
+
+def test_a_display_that_nobody_serves_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dev, "venv_python", lambda: sys.executable)
+    monkeypatch.delenv("QT_QPA_PLATFORM")
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    monkeypatch.delenv("DISPLAY", raising=False)
+    if sys.platform == "linux":
+        assert "no display" in dev.window_problem()
+    monkeypatch.setenv("QT_QPA_PLATFORM", "offscreen")
+    assert dev.window_problem() == ""
+
+
 def test_trouble_is_one_line_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
