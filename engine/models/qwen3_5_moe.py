@@ -33,9 +33,9 @@ _MIXERS: dict[str, Mixer] = {"full_attention": "attention", "linear_attention": 
 
 
 def view(checkpoint: Checkpoint) -> Checkpoint:
-    from engine.models.views import TextTower
+    from engine.models.views import text_tower
 
-    return TextTower(checkpoint, tuple(SKIPPED))
+    return text_tower(checkpoint, tuple(SKIPPED))
 
 
 def _notes(model: ModelSource) -> tuple[str, ...]:
@@ -93,7 +93,12 @@ def describe(model: ModelSource) -> ModelSpec:
         hidden=fields.integer("hidden_size"),
         layers=tuple(LayerSpec(mixer, "moe") for mixer in _mixers(fields)),
         attention=read_attention(
-            fields, bias=bias, output_bias=bias, qk_norm=True, output_gate=True, partial=0.25
+            fields,
+            bias=bias,
+            output_bias=bias,
+            qk_norm=True,
+            output_gate=fields.flag("attn_output_gate", True),
+            partial=0.25,
         ),
         norm_eps=fields.number("rms_norm_eps"),
         context_tokens=fields.integer("max_position_embeddings"),

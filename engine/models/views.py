@@ -1,9 +1,10 @@
-"""Checkpoints under other names, so that a family sees the names it knows."""
+"""Checkpoints under the hub's plain names, so that every family is loaded in one way."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -12,11 +13,13 @@ from engine.formats.checkpoint import Checkpoint, wrong_tensor
 from engine.formats.tensor_info import TensorInfo
 from engine.models.llama_gguf import hub_config, hub_name
 
+_TEXT_TOWER = "model.language_model."
+
 
 class View(Checkpoint):
-    """Another checkpoint's tensors; subclasses say which and how they are called."""
+    """Another checkpoint's tensors; `stored` gives its name for each of ours."""
 
-    def __init__(self, inner: Checkpoint) -> None:
+    def __init__(self, inner: Checkpoint, stored: dict[str, str]) -> None:
         self.inner = inner
         self.path = inner.path
         self.display_name = inner.display_name
@@ -25,26 +28,7 @@ class View(Checkpoint):
         self.config_source = inner.config_source
         self.generation_config = inner.generation_config
         self.quantisation = inner.quantisation
-
-
-class TextTower(View):
-    """The language model of a multimodal checkpoint: `model.language_model.X` is seen as `model.X`.
-
-    Tensors that start with one of `skipped` belong to other towers and are not seen.
-    """
-
-    PREFIX = "model.language_model."
-
-    def __init__(self, inner: Checkpoint, skipped: tuple[str, ...]) -> None:
-        super().__init__(inner)
-        self._stored: dict[str, str] = {}
-        for name in inner.names():
-            if name.startswith(skipped):
-                continue
-            if name.startswith(self.PREFIX):
-                self._stored["model." + name[len(self.PREFIX) :]] = name
-            else:
-                self._stored[name] = name
+        self._stored = stored
 
     def names(self) -> Iterable[str]:
         return self._stored.keys()
@@ -53,41 +37,43 @@ class TextTower(View):
         return name in self._stored
 
     def info(self, name: str) -> TensorInfo:
-        stored = self.inner.info(self._stored.get(name, name))
-        return TensorInfo(
-            name, stored.dtype, stored.shape, stored.nbytes, stored.file, stored.offset
-        )
+        return replace(self.inner.info(self._stored.get(name, name)), name=name)
 
     def read(self, name: str) -> Tensor:
         return self.inner.read(self._stored.get(name, name))
+
+
+def text_tower(inner: Checkpoint, skipped: tuple[str, ...]) -> View:
+    """The language model of a multimodal checkpoint: `model.language_model.X` is seen as `model.X`.
+
+    Tensors that start with one of `skipped` belong to other towers and are not seen.
+    """
+    stored = {}
+    for name in inner.names():
+        if not name.startswith(skipped):
+            plain = name.removeprefix(_TEXT_TOWER)
+            stored[name if plain == name else f"model.{plain}"] = name
+    return View(inner, stored)
 
 
 class LlamaGguf(View):
     """Rows of q and k return to the hub's order: GGUF interleaves each head's two halves."""
 
     def __init__(self, inner: Checkpoint) -> None:
-        super().__init__(inner)
-        self._stored = {hub_name(name): name for name in inner.names()}
+        super().__init__(inner, {hub_name(name): name for name in inner.names()})
         self.config = hub_config(inner)
         self._heads = {
             "q_proj": int(self.config["num_attention_heads"]),
             "k_proj": int(self.config["num_key_value_heads"]),
         }
 
-    def names(self) -> Iterable[str]:
-        return self._stored.keys()
-
-    def has(self, name: str) -> bool:
-        return name in self._stored
-
     def info(self, name: str) -> TensorInfo:
         """As `read` gives it: float32, whatever the blocks in the file are."""
-        stored = self.inner.info(self._stored.get(name, name))
-        nbytes = 4 * math.prod(stored.shape)
-        return TensorInfo(name, "float32", stored.shape, nbytes, stored.file, stored.offset)
+        stored = super().info(name)
+        return replace(stored, dtype="float32", nbytes=4 * math.prod(stored.shape))
 
     def read(self, name: str) -> Tensor:
-        tensor = self.inner.read(self._stored.get(name, name)).to(torch.float32)
+        tensor = super().read(name).to(torch.float32)
         heads = self._heads.get(name.split(".")[-2])
         if heads is None:
             return tensor
@@ -96,6 +82,5 @@ class LlamaGguf(View):
             raise wrong_tensor(
                 self.info(name), f"has {tensor.shape[0]} rows, which {heads} heads do not divide"
             )
-        rest = tensor.shape[1:]
-        interleaved = tensor.reshape(heads, pairs, 2, *rest)
+        interleaved = tensor.reshape(heads, pairs, 2, *tensor.shape[1:])
         return interleaved.transpose(1, 2).reshape(tensor.shape)
