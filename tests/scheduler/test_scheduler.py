@@ -285,8 +285,9 @@ def test_survivors_of_a_fault_share_steps_again() -> None:
         simulation.step()
     simulation.failures[2] = 7
     simulation.run()
-    shared = [plan for plan in simulation.plans[-4:] if plan.decode_sequences == 2]
-    assert simulation.failed == [2] and len(shared) >= 3
+    members = [[piece.sequence.request for piece in plan.pieces] for plan in simulation.plans]
+    assert simulation.failed == [2]
+    assert members[members.index([2]) + 1 :] == [[3], *[[1, 3]] * 4, [3], [3]]
 
 
 def test_it_comes_to_an_end_when_every_shared_step_fails() -> None:
