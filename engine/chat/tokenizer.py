@@ -6,7 +6,6 @@ import json
 import re
 import threading
 from collections.abc import Iterable
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -38,33 +37,24 @@ class Tokenizer:
         }
         self._added = {number: token.content for number, token in added.items()}
         self._special_ids = frozenset(self.special.values())
-        self._kind, self.strips_first_space = _decoder_kind(inner, origin)
+        kind, self.strips_first_space = _decoder_kind(inner, origin)
+        self.vocab_size = int(inner.get_vocab_size(with_added_tokens=True))
+        self._bytes = {
+            number: self._bytes_of(text, number, kind)
+            for text, number in inner.get_vocab(with_added_tokens=True).items()
+        }
+        spellings = [len(text.encode("utf-8")) for text in self.special]
+        self.longest_token_bytes = max([1, *spellings, *map(len, self._bytes.values())])
+        """The most bytes of a text that one token can stand for."""
 
     @property
     def special_ids(self) -> frozenset[int]:
         return self._special_ids
 
-    @cached_property
-    def vocab_size(self) -> int:
-        return int(self._inner.get_vocab_size(with_added_tokens=True))
-
-    @cached_property
-    def _bytes(self) -> dict[int, bytes]:
-        """Bytes of every token; special tokens have none."""
-        table: dict[int, bytes] = {}
-        for text, number in self._inner.get_vocab(with_added_tokens=True).items():
-            if number in self._special_ids:
-                table[number] = b""
-            elif number in self._added:
-                table[number] = text.encode("utf-8")
-            else:
-                table[number] = _token_bytes(text, self._kind)
-        return table
-
-    @cached_property
-    def longest_token_bytes(self) -> int:
-        longest = max((len(raw) for raw in self._bytes.values()), default=1)
-        return max(longest, 1, *(len(text.encode("utf-8")) for text in self.special or ("",)))
+    def _bytes_of(self, text: str, number: int, kind: str) -> bytes:
+        if number in self._special_ids:
+            return b""
+        return text.encode("utf-8") if number in self._added else _token_bytes(text, kind)
 
     def token_bytes(self, token: int) -> bytes:
         """UTF-8 bytes, possibly part of a character; b"" for special and unknown ids."""

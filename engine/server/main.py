@@ -162,11 +162,17 @@ class _Run:
 
 @contextlib.contextmanager
 def _signals(end: Callable[[str], None]) -> Iterator[None]:
-    """SIGINT and SIGTERM (and Windows' Ctrl-Break) end the server in order."""
+    """Ctrl-C, SIGTERM, a closed terminal (and Windows' Ctrl-Break) end the server in order.
+
+    A signal that whoever started this program has set to be ignored, as nohup does, stays so.
+    """
     loop = asyncio.get_running_loop()
     numbers = [signal.SIGINT, signal.SIGTERM]
     if sys.platform == "win32":
         numbers.append(signal.SIGBREAK)
+    else:
+        numbers.append(signal.SIGHUP)
+    numbers = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
 
     def handle(number: int) -> None:
         loop.call_soon_threadsafe(end, f"{signal.Signals(number).name} was received")
