@@ -36,6 +36,7 @@ class Checkpoint(ABC):
     config_source: str
     generation_config: dict[str, Any]
     quantisation: Quantisation | None
+    notes: tuple[str, ...]
     hub_view: Checkpoint | None = None
     """This checkpoint under the hub's plain names, once its family has made that view."""
 
@@ -125,6 +126,7 @@ class _FilesCheckpoint(Checkpoint):
         self.config_source = files.config_source
         self.generation_config = files.generation_config
         self.quantisation = files.quantisation()
+        self.notes = files.notes
         self._files = files
 
     def names(self) -> Iterable[str]:

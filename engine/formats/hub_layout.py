@@ -82,6 +82,13 @@ def unfinished(folder: Path, name: str = "") -> list[str]:
     return found
 
 
+def unfinished_notes(folder: Path) -> tuple[str, ...]:
+    """What a person should hear of downloads that never ended, beside a model that is complete."""
+    dangling = sorted(p.name for p in folder.iterdir() if p.is_symlink() and not p.exists())
+    left = [*unfinished(folder), *(f"{name} (a link to nothing)" for name in dangling)]
+    return (f"unfinished downloads lie beside the model: {', '.join(left)}",) if left else ()
+
+
 def require_file(path: Path) -> Path:
     """`path` if it is a readable file; else ModelFilesError that says in what way it is not."""
     if path.is_file():

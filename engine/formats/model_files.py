@@ -43,6 +43,8 @@ class ModelFiles:
     quantisation_config: dict[str, Any]
     files: tuple[Path, ...]
     tensors: dict[str, TensorInfo]
+    notes: tuple[str, ...] = ()
+    """Sentences for the log about the files."""
 
     @property
     def nbytes(self) -> int:
@@ -164,6 +166,7 @@ def _safetensors_files(folder: Path) -> ModelFiles:
         quantisation_config=_optional_json(folder / "hf_quant_config.json"),
         files=files,
         tensors=tensors,
+        notes=hub_layout.unfinished_notes(folder),
     )
 
 

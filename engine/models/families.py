@@ -5,6 +5,8 @@ The server and the app describe a model with `describe(inspect_model(path))`, in
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from engine.errors import UnsupportedModel
 from engine.formats.config_fields import Fields
 from engine.formats.model_source import ModelSource
@@ -34,4 +36,5 @@ def family_of(model: ModelSource) -> Family:
 
 def describe(model: ModelSource) -> ModelSpec:
     """What the model is. UnsupportedModel or ModelConfigError name the file and the field."""
-    return family_of(model).describe(model)
+    spec = family_of(model).describe(model)
+    return replace(spec, notes=(*model.notes, *spec.notes))

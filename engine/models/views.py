@@ -28,6 +28,7 @@ class View(Checkpoint):
         self.config_source = inner.config_source
         self.generation_config = inner.generation_config
         self.quantisation = inner.quantisation
+        self.notes = inner.notes
         self._stored = stored
 
     def names(self) -> Iterable[str]:

@@ -17,6 +17,7 @@ from engine.formats import gguf_parts
 from engine.formats.checkpoint import open_checkpoint
 from engine.formats.gguf import write_gguf
 from engine.formats.model_files import inspect_model
+from engine.models.families import describe
 from tests.formats.checkpoints import (
     LLAMA,
     REVISION,
@@ -189,6 +190,17 @@ def test_a_missing_file_names_the_blob_that_still_arrives(tmp_path: Path) -> Non
     (repository / "snapshots" / REVISION / SHARD).unlink()
     error = refusal(repository)
     assert "blobs/abc.incomplete" in error.message and "incomplete" in error.message
+
+
+def test_what_never_arrived_beside_a_complete_model_is_noted(tmp_path: Path) -> None:
+    repository = write_hub_cache(tmp_path)
+    assert inspect_model(repository).notes == ()
+    (repository / "blobs" / "abc.incomplete").write_bytes(b"")
+    (repository / "snapshots" / REVISION / "README.md").symlink_to("../../blobs/abc")
+    files = inspect_model(repository)
+    left = "blobs/abc.incomplete, README.md (a link to nothing)"
+    assert files.notes == (f"unfinished downloads lie beside the model: {left}",)
+    assert describe(files).notes == files.notes
 
 
 def test_a_ref_without_its_snapshot_is_unfinished(tmp_path: Path) -> None:
