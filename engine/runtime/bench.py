@@ -73,6 +73,7 @@ def measure_decode(arguments: argparse.Namespace) -> Result:
         threads=arguments.threads,
         max_sequences=1,
     )
+    _say(f"loading {arguments.model}")
     engine = Engine.load(options)
     device = engine.parts.device
     notes: list[str] = []
@@ -85,7 +86,8 @@ def measure_decode(arguments: argparse.Namespace) -> Result:
     if twin is not None:
         twin.decode(prompt, min(8, arguments.tokens))
     ours, theirs, agree = [], [], 0
-    for _ in range(arguments.rounds):
+    for number in range(1, arguments.rounds + 1):
+        _say(f"round {number} of {arguments.rounds}")
         tokens, speed = decode(engine, prompt, arguments.tokens)
         ours.append(speed)
         if twin is not None:
@@ -132,11 +134,17 @@ def _twin(options: EngineOptions, device: Device, notes: list[str]) -> Twin | No
         notes.append("transformers is not installed here, so there is nothing to compare with.")
         return None
     checkpoint = open_checkpoint(model_path(options.model))
+    _say("building the same model in transformers")
     try:
         return Twin(checkpoint, compute_dtype(options.dtype, device), device.torch)
     except UnsupportedModel as error:
         notes.append(f"Nothing to compare with: {error.message}")
         return None
+
+
+def _say(what: str) -> None:
+    """On stderr: the table is alone on stdout."""
+    print(f"headrace bench: {what}", file=sys.stderr)
 
 
 def _agreement(ours: list[int], theirs: list[int]) -> int:
