@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -68,6 +68,8 @@ class ExpertRuntime:
         self._hits = self._misses = self._fills = self._link_bytes = 0
         self._host_experts = self._host_bytes = 0
         self._in_step = False
+        self.on_routing: Callable[[int, list[int]], None] | None = None
+        """For traces: told the layer and the distinct experts of every call."""
         self._experts = max((plan.experts for plan in store.plans), default=0)
         self._pools: list[_Pool] = []
         self._pool_of: dict[int, _Pool] = {}
@@ -113,6 +115,8 @@ class ExpertRuntime:
         distinct = sorted(set(ids.reshape(-1).tolist()))
         if distinct[0] < 0 or distinct[-1] >= plan.experts:
             raise ValueError(f"ids {distinct[0]} to {distinct[-1]} are not all experts of {layer}")
+        if self.on_routing is not None:
+            self.on_routing(plan.layer, distinct)
         if not self.device.has_slots:
             self._host_experts += len(distinct)
             self._host_bytes += len(distinct) * plan.spec.nbytes
