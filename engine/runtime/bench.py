@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from engine.errors import HeadraceError, UnsupportedModel
+from engine.errors import HeadraceError, InvalidRequest, UnsupportedModel
 from engine.formats.checkpoint import open_checkpoint
 from engine.memory.device import Device
 from engine.messages import RequestFailed, Sampled, Sampling, Submit
@@ -65,6 +65,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def measure_decode(arguments: argparse.Namespace) -> Result:
     """Raises what Engine.load raises, and HeadraceError if the model cannot hold the run."""
+    for name, least in (("tokens", 2), ("prompt_tokens", 1), ("rounds", 1)):
+        if getattr(arguments, name) < least:
+            option = name.replace("_", "-")
+            raise InvalidRequest(f"--{option} is {getattr(arguments, name)}; at least {least}.")
     options = EngineOptions(
         model=arguments.model,
         device=arguments.device,
@@ -121,10 +125,10 @@ def decode(engine: Engine, prompt: list[int], tokens: int) -> tuple[list[int], f
             if isinstance(event, Sampled):
                 produced.append(event.token)
                 begin = begin or time.perf_counter()
-    if len(produced) != tokens or tokens < 2:
+    if len(produced) != tokens:
         raise HeadraceError(
             f"{len(produced)} of {tokens} tokens were decoded.",
-            hint="Ask for 2 at least, and for fewer than the context leaves after the prompt.",
+            hint="Ask for fewer than the context leaves after the prompt.",
         )
     return produced, (tokens - 1) / (time.perf_counter() - begin)
 

@@ -58,6 +58,8 @@ def test_transformers_is_found_where_it_is_installed() -> None:
         ([], 2, "there is: decode"),
         (["warp"], 2, "warp"),
         (["decode", "--model", "/nowhere/at/all", "--alone"], 1, "/nowhere/at/all"),
+        (["decode", "--rounds", "0"], 1, "--rounds is 0"),
+        (["decode", "--tokens", "1"], 1, "--tokens is 1"),
     ],
 )
 def test_refusals(
