@@ -59,10 +59,10 @@ def template(source: str, **special: str) -> ChatTemplate:
 
 
 def reference(source: str, messages: list[dict[str, Any]], **variables: Any) -> str:
-    rendered, _ = render_jinja_template(
+    found: Any = render_jinja_template(
         [messages], chat_template=source, add_generation_prompt=True, **variables
     )
-    return str(rendered[0])
+    return str(found[0][0])
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_what_is_refused_in_every_way_is_the_clients_error() -> None:
 
 
 def test_tool_history_is_text_where_the_template_knows_no_tools() -> None:
-    messages = [
+    messages: list[dict[str, Any]] = [
         USER,
         {"role": "assistant", "content": "", "tool_calls": [call(city="Oslo")]},
         {"role": "tool", "content": "rain", "tool_call_id": "c1"},

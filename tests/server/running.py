@@ -69,7 +69,7 @@ class Server:
         def answered() -> bool:
             health = self.health()
             assert health["status"] != "failed", health
-            return health["status"] == "ready"
+            return bool(health["status"] == "ready")
 
         wait_for(answered, seconds, "ready")
 

@@ -46,7 +46,7 @@ def test_a_stream_says_the_same_as_the_whole(client: anthropic.Anthropic, server
     whole = ask(client, server, **fields)
     with client.messages.stream(model=server.model, messages=USER, **fields) as stream:
         text = "".join(stream.text_stream)
-        final = stream.get_final_message()
+        final: Any = stream.get_final_message()
     assert text == whole.content[0].text == final.content[0].text
     assert final.stop_reason == whole.stop_reason and final.usage == whole.usage
 

@@ -21,7 +21,7 @@ import pytest
 from tests.server.running import Server, assert_gone, frames, running, wait_for
 
 posix = pytest.mark.skipif(os.name == "nt", reason="signals that Windows does not have")
-LONG = {"max_tokens": 4000, "ignore_eos": True}
+LONG: dict[str, Any] = {"max_tokens": 4000, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")

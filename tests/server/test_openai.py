@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2 as httpx
@@ -111,6 +112,42 @@ def test_stop_strings_cut_across_tokens(client: openai.OpenAI, server: Server) -
     assert "".join(deltas) == expected
 
 
+def test_logprobs_end_where_the_text_ends(client: openai.OpenAI, server: Server) -> None:
+    fields: dict[str, Any] = {
+        "max_tokens": 40,
+        "logprobs": True,
+        "extra_body": {"ignore_eos": True},
+    }
+    text = ask(client, server, **fields).choices[0].message.content
+    stop = text[len(text) // 2 :][:3]
+    cut = ask(client, server, stop=stop, **fields).choices[0]
+    raw = b"".join(bytes(entry.bytes) for entry in cut.logprobs.content)
+    shown = cut.message.content
+    # The last token shown may reach into the stop string, and no further.
+    assert raw.decode("utf-8", "replace").startswith(shown)
+    before_last = b"".join(bytes(entry.bytes) for entry in cut.logprobs.content[:-1])
+    assert len(before_last.decode("utf-8", "replace")) <= len(shown)
+
+
+def test_several_clients_at_once_get_what_each_gets_alone(
+    client: openai.OpenAI, server: Server
+) -> None:
+    def text(number: int) -> str:
+        answer = ask(
+            client,
+            server,
+            messages=[{"role": "user", "content": f"{number} " * (number + 1)}],
+            max_tokens=24,
+            seed=number,
+            temperature=1,
+        )
+        return str(answer.choices[0].message.content)
+
+    alone = [text(number) for number in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(text, range(6))) == alone
+
+
 @pytest.mark.parametrize("end", [0, 2])
 def test_every_end_token_ends_and_none_is_shown(
     client: openai.OpenAI, server: Server, end: int
@@ -200,7 +237,7 @@ def test_completions(client: openai.OpenAI, server: Server, tokenizer: Tokenizer
     for prompt in ("hello world", ["hello world"], ids, [ids]):
         answer = client.completions.create(
             model=server.model,
-            prompt=prompt,  # type: ignore[arg-type]
+            prompt=prompt,
             temperature=0,
             max_tokens=6,
             logprobs=1,
@@ -239,11 +276,13 @@ def test_models(client: openai.OpenAI, server: Server) -> None:
 
 def test_a_gzip_body_is_read(server: Server) -> None:
     body = json.dumps({"model": server.model, "messages": USER, "max_tokens": 2}).encode()
-    send = {"headers": {"Content-Encoding": "gzip", "Content-Type": "application/json"}}
-    assert server.http.post("/v1/chat/completions", content=gzip.compress(body), **send).is_success
-    cut = server.http.post("/v1/chat/completions", content=gzip.compress(body)[:-9], **send)
+
+    def send(content: bytes, encoding: str = "gzip") -> httpx.Response:
+        headers = {"Content-Encoding": encoding, "Content-Type": "application/json"}
+        return server.http.post("/v1/chat/completions", content=content, headers=headers)
+
+    assert send(gzip.compress(body)).is_success
+    cut = send(gzip.compress(body)[:-9])
     assert cut.status_code == 400 and "gzip" in cut.json()["error"]["message"]
-    bomb = server.http.post("/v1/chat/completions", content=gzip.compress(bytes(40 << 20)), **send)
-    assert bomb.status_code == 413
-    send["headers"]["Content-Encoding"] = "br"
-    assert server.http.post("/v1/chat/completions", content=body, **send).status_code == 415
+    assert send(gzip.compress(bytes(40 << 20))).status_code == 413
+    assert send(body, "br").status_code == 415

@@ -79,7 +79,8 @@ def test_nulls_are_absent(server: Server) -> None:
     names = (
         "response_format stop tools tool_choice seed logprobs stream_options user n top_p made_up"
     )
-    assert server.chat(**dict.fromkeys(names.split())).status_code == 200
+    nulls: dict[str, Any] = dict.fromkeys(names.split())
+    assert server.chat(**nulls).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -101,9 +101,9 @@ def test_the_key_is_wanted_everywhere_but_at_health(guarded: Server) -> None:
     anthropic = guarded.http.post("/v1/messages").json()
     assert anthropic["error"]["type"] == "authentication_error"
     for wrong in ("Bearer sesame", "Bearer", "sésame", "Basic sésame"):
-        headers = {"Authorization": wrong.encode()}
+        headers = {b"Authorization": wrong.encode()}
         assert guarded.http.get("/v1/models", headers=headers).status_code == 401
-    for right in ({"Authorization": "Bearer sésame".encode()}, {"x-api-key": "sésame".encode()}):
+    for right in ({b"Authorization": "Bearer sésame".encode()}, {b"x-api-key": "sésame".encode()}):
         assert guarded.http.get("/v1/models", headers=right).status_code == 200
 
 
@@ -113,10 +113,10 @@ def test_the_control_token_opens_the_engine_but_not_the_rest(guarded: Server) ->
 
 
 def test_what_was_allowed_is_allowed(guarded: Server) -> None:
-    key = {"x-api-key": "sésame".encode()}
-    page = guarded.http.get("/v1/models", headers={**key, "Origin": "https://ok.example"})
+    key = {b"x-api-key": "sésame".encode()}
+    page = guarded.http.get("/v1/models", headers={**key, b"Origin": b"https://ok.example"})
     assert page.headers["access-control-allow-origin"] == "https://ok.example"
-    assert guarded.http.get("/v1/models", headers={**key, "Host": "box:1"}).status_code == 200
+    assert guarded.http.get("/v1/models", headers={**key, b"Host": b"box:1"}).status_code == 200
     # A page may read why it was refused a key.
     refused = guarded.http.get("/v1/models", headers={"Origin": "https://ok.example"})
     assert refused.status_code == 401 and "access-control-allow-origin" in refused.headers
