@@ -15,7 +15,7 @@ from app.core.supervisor import EngineView, Phase
 from app.ui import icons, theme
 from app.ui.engine_service import EngineService
 from app.ui.settings_store import SettingsStore
-from app.ui.single_instance import SingleInstance, raise_first
+from app.ui.single_instance import Launch, SingleInstance, settle
 from app.ui.tray import Tray
 from app.ui.window import MainWindow
 
@@ -30,6 +30,7 @@ class Headrace(QObject):
     def __init__(self, app: QApplication, instance: SingleInstance | None = None) -> None:
         super().__init__()
         self._app = app
+        self._instance = instance
         self._told = False
         self._ending = self._closed = False
         self.store = SettingsStore(self)
@@ -58,6 +59,8 @@ class Headrace(QObject):
         if self._ending:
             return
         self._ending = True
+        if self._instance is not None:
+            self._instance.stop_listening()
         self.window.chat.session.close()
         self.engine.idle.connect(self._finish)
         self.window.end()
@@ -110,9 +113,10 @@ def run(*, hidden: bool) -> int:
     app.setApplicationName(NAME)
     app.setDesktopFileName("headrace")
     instance = SingleInstance()
-    if not instance.claim():
-        if raise_first():
-            return 0
+    launch = settle(instance)
+    if launch is Launch.RAISED:
+        return 0
+    if launch is Launch.UNANSWERED:
         print(
             "Headrace runs already, but does not answer. End it in the task manager and try again.",
             file=sys.stderr,

@@ -9,8 +9,14 @@ from PySide6.QtCore import QObject, Signal
 from app.core import units
 from app.core.completion import END_OF_STREAM, Delta, parse_event, request_body
 from app.core.conversation import Conversation
+from app.core.supervisor import EngineView, Phase
 from app.ui.engine_service import EngineService
 from app.ui.http import EventStream
+
+_COMING = frozenset(
+    {Phase.STARTING, Phase.LOADING, Phase.RESTARTING, Phase.BACKING_OFF, Phase.SILENT}
+)
+"""Phases after which the model may be ready without anybody's doing."""
 
 
 class ChatSession(QObject):
@@ -22,6 +28,7 @@ class ChatSession(QObject):
     def __init__(self, engine: EngineService, parent: QObject | None = None) -> None:
         super().__init__(parent)
         self._engine = engine
+        engine.view_changed.connect(self._go_or_wait)
         self.conversation = Conversation()
         self._stream: EventStream | None = None
         self._last = Delta()
@@ -59,11 +66,26 @@ class ChatSession(QObject):
     def _send(self) -> None:
         self._tokens = 0
         self._last = Delta()
-        self._sent_at, self._first_at = time.monotonic(), 0.0
         self.restructured.emit()
-        if not self._engine.endpoint:
-            self._fail("The engine is not running. Start it, then try again.")
+        self._go_or_wait(self._engine.view)
+
+    def _go_or_wait(self, view: EngineView) -> None:
+        """Send the waiting message once the model answers, or say why it never will."""
+        answer = self.conversation.answer
+        if answer is None or self._stream is not None:
             return
+        if view.phase is Phase.READY and self._engine.endpoint:
+            answer.note = ""
+            self._request()
+        elif view.phase in _COMING:
+            answer.note = "Waiting for the model…"
+            self.changed.emit()
+        else:
+            reason = view.reason or "The engine is not running."
+            self._fail(f"{reason} {view.hint or 'Start it, then try again.'}")
+
+    def _request(self) -> None:
+        self._sent_at, self._first_at = time.monotonic(), 0.0
         body = request_body(self._engine.model, self.conversation.for_request())
         url = f"{self._engine.endpoint}/v1/chat/completions"
         self._stream = self._engine.http.stream(url, body)

@@ -6,6 +6,7 @@ import getpass
 import hashlib
 import logging
 import time
+from enum import Enum
 
 from PySide6.QtCore import QLockFile, QObject, Signal
 from PySide6.QtNetwork import QLocalServer, QLocalSocket
@@ -16,8 +17,8 @@ log = logging.getLogger(__name__)
 
 _RAISE = b"raise\n"
 _DONE = b"done\n"
-_PATIENCE_S = 5.0
-"""The first instance may still be starting."""
+_PATIENCE_S = 20.0
+"""The first instance may still be starting, or ending together with its engine."""
 
 
 class SingleInstance(QObject):
@@ -47,6 +48,10 @@ class SingleInstance(QObject):
             log.warning("no second launch can raise this window: %s", self._server.errorString())
         return True
 
+    def stop_listening(self) -> None:
+        """This instance is ending: a launch from now on waits for the lock, to open anew."""
+        self._server.close()
+
     def release(self) -> None:
         self._server.close()
         self._lock.unlock()
@@ -67,20 +72,36 @@ class SingleInstance(QObject):
         read()
 
 
-def raise_first(patience_s: float = _PATIENCE_S) -> bool:
-    """Ask the running instance to show its window. False where none answers in time."""
+class Launch(Enum):
+    FIRST = "first"
+    """This is the one instance now."""
+    RAISED = "raised"
+    """Another one is, and has shown its window."""
+    UNANSWERED = "unanswered"
+    """Another one is, and does not answer."""
+
+
+def settle(instance: SingleInstance, patience_s: float = _PATIENCE_S) -> Launch:
+    """Become the one instance, or have the one that runs show itself."""
     deadline = time.monotonic() + patience_s
     while True:
-        socket = QLocalSocket()
-        socket.connectToServer(socket_name())
-        if socket.waitForConnected(500):
-            socket.write(_RAISE)
-            socket.flush()
-            if socket.waitForReadyRead(2000) and bytes(socket.readAll().data()) == _DONE:
-                return True
+        if instance.claim():
+            return Launch.FIRST
+        if _raise_first():
+            return Launch.RAISED
         if time.monotonic() >= deadline:
-            return False
+            return Launch.UNANSWERED
         time.sleep(0.1)
+
+
+def _raise_first() -> bool:
+    socket = QLocalSocket()
+    socket.connectToServer(socket_name())
+    if not socket.waitForConnected(500):
+        return False
+    socket.write(_RAISE)
+    socket.flush()
+    return socket.waitForReadyRead(2000) and bytes(socket.readAll().data()) == _DONE
 
 
 def socket_name() -> str:

@@ -18,7 +18,7 @@ from app.core.supervisor import Phase
 from app.ui import theme, tray, window
 from app.ui.application import Headrace
 from app.ui.close_dialog import CloseDialog
-from app.ui.single_instance import SingleInstance, raise_first
+from app.ui.single_instance import Launch, SingleInstance, settle
 from app.ui.widgets.code_block import CodeBlock
 from app.ui.widgets.message_view import AssistantMessage
 from engine.messages import Stats
@@ -149,8 +149,31 @@ class TestSingleInstance:
         other.release()
         first.release()
 
-    def test_nobody_answers(self, qapp: QApplication) -> None:
-        assert not raise_first(patience_s=0)
+    def test_a_killed_instance_leaves_room(self, qapp: QApplication) -> None:
+        code = (
+            "from PySide6.QtCore import QCoreApplication\n"
+            "from app.ui.single_instance import SingleInstance\n"
+            "app = QCoreApplication([]); one = SingleInstance(); print(one.claim(), flush=True)\n"
+            "app.exec()"
+        )
+        command = [sys.executable, "-c", code]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+            assert other.stdout is not None and other.stdout.readline() == b"True\n"
+            assert not SingleInstance().claim()
+            other.kill()
+        first = SingleInstance()
+        assert first.claim()
+        first.release()
+
+    def test_an_instance_that_ends_is_waited_for(self, qapp: QApplication) -> None:
+        first = SingleInstance()
+        assert first.claim()
+        first.stop_listening()  # it is about to end
+        second = SingleInstance()
+        assert settle(second, patience_s=0) is Launch.UNANSWERED
+        first.release()
+        assert settle(second, patience_s=0) is Launch.FIRST
+        second.release()
 
 
 class TestEngine:
@@ -354,6 +377,24 @@ class TestChat:
         assert QGuiApplication.clipboard().text().startswith("```py")
         page.new_button.click()
         assert not page.views and not page.session.conversation.messages
+
+    def test_a_message_waits_for_the_model(
+        self, open_app: Opener, stand_in: Callable[..., None], qtbot: QtBot
+    ) -> None:
+        headrace = open_app(start_engine_at_launch=True)
+        assert headrace.engine.view.phase is Phase.STARTING
+        self.type_and_send(headrace, qtbot, "hi")
+        message = headrace.window.chat.session.conversation.messages[-1]
+        assert message.note == "Waiting for the model…"
+        assert self.done(headrace, qtbot).message.text == "Hello there."
+
+    def test_a_waiting_message_hears_of_the_end(
+        self, open_app: Opener, stand_in: Callable[..., None], qtbot: QtBot
+    ) -> None:
+        stand_in("failed-model")
+        headrace = open_app(start_engine_at_launch=True)
+        self.type_and_send(headrace, qtbot, "hi")
+        assert self.done(headrace, qtbot).error == "shard 2 is missing Fetch it."
 
     def test_without_an_engine(self, open_app: Opener, qtbot: QtBot) -> None:
         headrace = open_app()

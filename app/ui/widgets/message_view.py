@@ -109,7 +109,8 @@ class AssistantMessage(QWidget):
         self._show_pieces(self._markdown.pieces(message.text))
         streaming = message.state is MessageState.STREAMING
         self._waiting.setVisible(streaming and not message.text)
-        self._waiting.setText("Thinking…" if message.reasoning else "Reading the prompt…")
+        doing = "Thinking…" if message.reasoning else "Reading the prompt…"
+        self._waiting.setText(message.note or doing)
         self._show_thoughts(streaming)
         self._banner.show_problem(message.error)
         self._foot.setVisible(not streaming)
