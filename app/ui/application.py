@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-from types import FrameType
+from types import FrameType, TracebackType
 
 from PySide6.QtCore import QObject, QTimer
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QMessageBox
 
 from app.core.settings import Settings
 from app.core.supervisor import EngineView, Phase
@@ -107,6 +107,13 @@ class Headrace(QObject):
         self._told = trouble
 
 
+def _log_unexpected(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """An error in a slot ends nothing; without this only a terminal would hear of it."""
+    log.critical("unexpected error", exc_info=(kind, error, trace))
+
+
 def run(*, hidden: bool) -> int:
     """Open the app; returns when it ends. A second launch raises the first and ends at once."""
     app = QApplication([NAME])
@@ -117,11 +124,11 @@ def run(*, hidden: bool) -> int:
     if launch is Launch.RAISED:
         return 0
     if launch is Launch.UNANSWERED:
-        print(
-            "Headrace runs already, but does not answer. End it in the task manager and try again.",
-            file=sys.stderr,
-        )
+        sentence = "Headrace runs already, but does not answer. End it in the task manager first."
+        print(sentence, file=sys.stderr)
+        QMessageBox.critical(None, NAME, sentence)
         return 1
+    sys.excepthook = _log_unexpected
     headrace = Headrace(app, instance)
 
     def asked_to_end(_: int, __: FrameType | None) -> None:

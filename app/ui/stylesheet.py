@@ -76,7 +76,7 @@ QLineEdit:focus, QSpinBox:focus, QDoubleSpinBox:focus, QComboBox:focus {{ border
 QLineEdit[wrong="true"], QSpinBox[wrong="true"], QDoubleSpinBox[wrong="true"] {{
   border-color: {bad};
 }}
-QAbstractSpinBox QLineEdit {{ background: transparent; border: none; padding: 0 8px; }}
+QAbstractSpinBox QLineEdit {{ background: transparent; border: none; padding: 0; }}
 QComboBox::drop-down {{ border: none; width: 26px; }}
 QComboBox::down-arrow {{ image: url("{down_icon}"); width: 14px; height: 14px; }}
 QComboBox QAbstractItemView {{

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from PySide6.QtCore import QPoint, Qt, QTimer
-from PySide6.QtGui import QGuiApplication
+from PySide6.QtCore import QPoint, QPointF, Qt, QTimer
+from PySide6.QtGui import QGuiApplication, QWheelEvent
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
@@ -273,6 +273,27 @@ class TestSettingsPage:
         assert not page.apply.isEnabled()
         page.revert.click()
         assert page.model.text() == "demo"
+
+    def test_scrolling_changes_nothing(self, open_app: Opener) -> None:
+        main = open_app().window
+        main.open_page(window.SETTINGS)
+        page = main.settings
+        for editor in (page.device, page.cache_rate, page.context):
+            before = page.draft
+            point = QPointF(editor.rect().center())
+            wheel = QWheelEvent(
+                point,
+                editor.mapToGlobal(point),
+                QPoint(),
+                QPoint(0, -240),
+                Qt.MouseButton.NoButton,
+                Qt.KeyboardModifier.NoModifier,
+                Qt.ScrollPhase.NoScrollPhase,
+                False,
+            )
+            QApplication.sendEvent(editor, wheel)
+            assert page.draft == before
+            assert not wheel.isAccepted()
 
     def test_theme_changes_at_once(self, open_app: Opener) -> None:
         page = open_app(theme="dark").window.settings

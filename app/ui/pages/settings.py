@@ -97,6 +97,8 @@ class SettingsPage(QWidget):
         self.port = QSpinBox()
         self.port.setRange(0, 65535)
         self.port.setSpecialValueText("Any free port")
+        for spin in (self.context, self.port):
+            spin.lineEdit().setTextMargins(8, 0, 8, 0)  # a style sheet's padding does not reach it
         self.at_launch = QCheckBox("Start the engine when Headrace opens")
         self.on_close = _choice(_CLOSE)
         self.theme = _choice(_THEMES)

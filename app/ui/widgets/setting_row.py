@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import QEvent, QObject, Qt
 from PySide6.QtWidgets import QWidget
 
 from app.ui.widgets.basics import column, label, row
@@ -19,6 +19,8 @@ class SettingRow(QWidget):
             words.addWidget(label(hint, "hint", wrap=True))
         editor.setAccessibleName(name)
         editor.setAccessibleDescription(hint)
+        editor.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        editor.installEventFilter(self)
         self._editors = row()
         self._editors.addWidget(editor, 1)
         self._problem = label("", "fieldProblem", wrap=True)
@@ -32,6 +34,14 @@ class SettingRow(QWidget):
         body.addLayout(right, 5)
         body.setAlignment(words, Qt.AlignmentFlag.AlignVCenter)
         self.setLayout(body)
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        """Scrolling the page must not change the setting that passes under the pointer."""
+        if event.type() == QEvent.Type.Wheel and isinstance(watched, QWidget):
+            if not watched.hasFocus():
+                event.ignore()
+                return True
+        return super().eventFilter(watched, event)
 
     def add(self, *more: QWidget) -> None:
         """Further widgets at the right of the editor."""
