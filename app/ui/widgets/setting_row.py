@@ -37,10 +37,10 @@ class SettingRow(QWidget):
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         """Scrolling the page must not change the setting that passes under the pointer."""
-        if event.type() == QEvent.Type.Wheel and isinstance(watched, QWidget):
-            if not watched.hasFocus():
-                event.ignore()
-                return True
+        wheel = event.type() == QEvent.Type.Wheel
+        if wheel and isinstance(watched, QWidget) and not watched.hasFocus():
+            event.ignore()
+            return True
         return super().eventFilter(watched, event)
 
     def add(self, *more: QWidget) -> None:
