@@ -28,6 +28,11 @@ def device_memory(stats: Stats) -> list[Owner]:
     ]
 
 
+def device_memory_name(stats: Stats) -> str:
+    """What to call it: on sim it is host memory that plays VRAM."""
+    return "VRAM, simulated" if stats.device == "sim" else "VRAM"
+
+
 def host_memory(stats: Stats) -> list[Owner]:
     """RAM: the runtime's own parts, the rest of its process, and everybody else's."""
     named = (

@@ -206,6 +206,7 @@ class DashboardPage(QScrollArea):
         note = "No memory is in use: the engine is not running."
         if stats.device == "cpu":
             note = "Not in use: this device computes in host memory."
+        self.vram.rename(memory_view.device_memory_name(stats))
         self.vram.show_owners(memory_view.device_memory(stats), stats.vram_total_bytes, note)
         self.ram.show_owners(
             memory_view.host_memory(stats), stats.ram_total_bytes, "The engine is not running."

@@ -31,6 +31,10 @@ class MemoryPanel(QWidget):
         body.addWidget(self._note)
         self.setLayout(body)
 
+    def rename(self, name: str) -> None:
+        self._name.setText(name)
+        self.bar.setAccessibleName(f"{name} by owner")
+
     def show_owners(self, owners: list[Owner], total: int, note: str = "") -> None:
         """With a note and nothing in use, the note stands in for bar and legend."""
         parts = [Part(owner.label, owner.key, owner.bytes) for owner in owners]

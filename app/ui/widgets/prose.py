@@ -34,7 +34,7 @@ class ProseView(QTextBrowser):
         self.document().setDefaultStyleSheet(
             f"a {{ color: {colours.accent}; }}"
             f"h1 {{ font-size: 20px; }} h2 {{ font-size: 18px; }} h3 {{ font-size: 16px; }}"
-            f"code, pre {{ font-family: '{theme.mono_family()}'; }}"
+            f"code, pre {{ font-family: '{theme.mono_family()}'; font-size: 13px; }}"
             f"p, li {{ line-height: 150%; }}"
             f"td, th {{ border: 1px solid {colours.border}; padding: 4px 10px; }}"
         )
