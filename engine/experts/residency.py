@@ -1,18 +1,22 @@
 """The residency table: which expert is in which slot, and which slot goes next.
 
 Plain integers, no memory of its own: `SlotPool` moves the bytes. The GPU's kernel will keep the
-same tables in device memory and has to choose the same victims.
+same tables in device memory and has to follow the same rule.
 
-The rule for victims is exact: the least recently used slot (lowest number among equals) that is
-neither locked nor used by the lookup in progress. Slots of layers that this step has computed
-already are fair game. The queue is a way to find them without a scan for each: all slots sorted by
-last use; an entry whose slot was touched since is skipped, and when the queue runs dry it is filled
-again. Whatever was touched since has a later stamp than every entry that was not, so it makes no
-difference when the queue was filled; a kernel may do so once a step.
+The rule for victims. A slot's age is how often its own layer was looked up without it: not how long
+ago it was used, since in the middle of a step the layers still to come would look old for no other
+reason than that their turn is next. The oldest slot goes; among equals the one whose layer's next
+turn is farthest (this layer first, then the one before it, and so on round); then the one touched
+first. Slots that are locked, or used by the lookup in progress, stay. Plain least-recently-used
+takes what is needed next as soon as a step uses more experts than there are slots, and then hits
+nothing at all: with 24 layers of 128 experts, four sequences and 11 % of the experts in slots it
+hits 0 % where this rule hits 37 %; where there is room (37 %) it is 85.6 % against 86.5
+[simulated routing, 60 steps].
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,8 +31,24 @@ class Move:
     target: int
 
 
+@dataclass
+class _Slot:
+    owner: int = ABSENT
+    """layer * experts + expert"""
+    visit: int = 0
+    """Lookups of the owner's layer up to the last one that used this slot."""
+    touch: int = 0
+    """Rank among all uses of slots."""
+    lookup: int = 0
+    """Number of the lookup that used it last."""
+    locked: bool = False
+
+
 class Residency:
-    """Slots of `layers` layers with `experts` experts each, all of one blob stride."""
+    """Slots of `layers` layers with `experts` experts each, all of one blob stride.
+
+    Layers are numbered in the order in which a step looks them up.
+    """
 
     def __init__(self, layers: int, experts: int, slots: int) -> None:
         if min(layers, experts, slots) < 1:
@@ -36,157 +56,173 @@ class Residency:
         self.layers = layers
         self.experts = experts
         self.generation = 0
+        self._slots = [_Slot() for _ in range(slots)]
+        self._free = list(range(slots))
+        """Slots without an owner, ascending."""
         self._slot_of = [[ABSENT] * experts for _ in range(layers)]
-        self._owner = [ABSENT] * slots
-        """layer * experts + expert"""
-        self._last_use = [0] * slots
-        """0 is never; otherwise the number of the lookup that used the slot last."""
-        self._locked = [False] * slots
-        self._clock = 0
-        self._queue: list[tuple[int, int]] = []
-        """(last use when queued, slot), ascending; entries before `_head` are spent."""
-        self._head = 0
+        self._touched: list[dict[int, None]] = [{} for _ in range(layers)]
+        """Slots of each layer's experts, in the order of their last use."""
+        self._visits = [0] * layers
+        self._layer = layers - 1
+        """Of the last lookup."""
+        self._lookups = 0
+        self._touches = 0
 
     @property
     def slots(self) -> int:
-        return len(self._owner)
+        return len(self._slots)
 
     @property
     def used(self) -> int:
         """Slots that hold an expert."""
-        return sum(owner != ABSENT for owner in self._owner)
+        return len(self._slots) - len(self._free)
 
     def slot_of(self, layer: int, expert: int) -> int:
         return self._slot_of[layer][expert]
 
     def owner_of(self, slot: int) -> tuple[int, int] | None:
         """(layer, expert) in this slot."""
-        owner = self._owner[slot]
+        owner = self._slots[slot].owner
         return None if owner == ABSENT else divmod(owner, self.experts)
-
-    def last_use(self, slot: int) -> int:
-        return self._last_use[slot]
 
     def resident(self, layer: int) -> list[int]:
         """Experts of this layer that have a slot, ascending."""
         return [expert for expert, slot in enumerate(self._slot_of[layer]) if slot != ABSENT]
 
     def lookup(self, layer: int, experts: Sequence[int]) -> list[int]:
-        """Slots of these distinct experts, ABSENT for misses.
+        """Slots of these distinct experts, ABSENT for misses: once for each layer and step.
 
-        Every hit is stamped before `fill` can take a victim for any of the misses. Slots of earlier
-        lookups are no longer in use.
+        Every hit is stamped before `fill` can take a victim for any of the misses.
         """
-        self._clock += 1
+        self._layer = layer
+        self._lookups += 1
+        self._visits[layer] += 1
         row = self._slot_of[layer]
         slots = [row[expert] for expert in experts]
         for slot in slots:
             if slot != ABSENT:
-                self._last_use[slot] = self._clock
+                self._touch(slot, layer)
         return slots
 
     def fill(self, layer: int, expert: int) -> int:
-        """A slot for this absent expert, now its own: the caller copies the blob.
+        """A slot for this absent expert of the layer looked up last: the caller copies the blob.
 
         ABSENT if every slot is locked or used by the lookup in progress.
         """
         if self._slot_of[layer][expert] != ABSENT:
             raise ValueError(f"expert {expert} of layer {layer} has a slot already")
         slot = self._victim()
-        if slot == ABSENT:
-            return ABSENT
-        self._disown(slot)
-        self._owner[slot] = layer * self.experts + expert
-        self._slot_of[layer][expert] = slot
-        self._last_use[slot] = self._clock
+        if slot != ABSENT:
+            self._disown(slot)
+            self._free.remove(slot)
+            self._slots[slot].owner = layer * self.experts + expert
+            self._slot_of[layer][expert] = slot
+            self._touch(slot, layer)
         return slot
+
+    def computed(self) -> None:
+        """What the last lookup found and filled is computed: further fills may take its slots."""
+        self._lookups += 1
 
     def lock(self, slot: int) -> None:
         """Keep this slot from being a victim until it is unlocked."""
-        self._locked[slot] = True
+        self._slots[slot].locked = True
 
     def unlock(self, slot: int) -> None:
-        if self._locked[slot]:
-            self._locked[slot] = False
-            self._drop_queue()
+        self._slots[slot].locked = False
 
     def release(self, layer: int, expert: int) -> None:
         """Forget this expert, if it is resident: its slot is free and goes first."""
         slot = self._slot_of[layer][expert]
         if slot != ABSENT:
             self._disown(slot)
-            self._last_use[slot] = 0
-            self._drop_queue()
 
     def resize(self, slots: int) -> list[Move]:
-        """Have this many slots from now on, keeping the most recently used experts.
+        """Have this many slots from now on; a shrink drops what would be the next victims.
 
-        The moves are to be copied before memory above the cut is given back; their sources and
-        targets never overlap. Only at a safe point. Raises ValueError if a locked slot is in the
-        way or `slots` is below 1.
+        The moves are to be copied before memory above the cut is given back; no source is another
+        one's target. Only at a safe point. Raises ValueError if a locked slot is above the cut or
+        `slots` is below 1.
         """
         if slots < 1:
             raise ValueError(f"a pool cannot have {slots} slots")
-        if any(self._locked[slots:]):
+        if any(slot.locked for slot in self._slots[slots:]):
             raise ValueError("a locked slot is above the cut")
         moves = self._moves(slots)
         for move in moves:
             self._disown(move.target)
-            layer, expert = divmod(self._owner[move.source], self.experts)
-            self._owner[move.target] = self._owner[move.source]
-            self._last_use[move.target] = self._last_use[move.source]
-            self._slot_of[layer][expert] = move.target
-            self._owner[move.source] = ABSENT
+            self._move(move)
         for slot in range(slots, self.slots):
             self._disown(slot)
-        added = max(0, slots - self.slots)
-        self._owner = self._owner[:slots] + [ABSENT] * added
-        self._last_use = self._last_use[:slots] + [0] * added
-        self._locked = self._locked[:slots] + [False] * added
-        self._drop_queue()
+        self._free = [slot for slot in self._free if slot < slots]
+        self._free += range(self.slots, slots)
+        self._slots = self._slots[:slots] + [_Slot() for _ in range(slots - self.slots)]
         self.generation += 1
+        self.computed()
         return moves
 
     def _moves(self, slots: int) -> list[Move]:
-        above = [slot for slot in range(slots, self.slots) if self._owner[slot] != ABSENT]
+        above = [n for n in range(slots, self.slots) if self._slots[n].owner != ABSENT]
         if not above:
             return []
-        owned = [slot for slot, owner in enumerate(self._owner) if owner != ABSENT]
+        owned = [n for n, slot in enumerate(self._slots) if slot.owner != ABSENT]
         # Locked slots stay where they are, so they take a place whether they are hot or not.
-        hottest = sorted(owned, key=lambda slot: (not self._locked[slot], -self._last_use[slot]))
-        locked_free = sum(self._locked[s] and self._owner[s] == ABSENT for s in range(slots))
-        keep = set(hottest[: slots - locked_free])
-        sources = [slot for slot in above if slot in keep]
-        targets = [slot for slot in range(slots) if slot not in keep and not self._locked[slot]]
+        coldest = sorted(owned, key=lambda n: (self._slots[n].locked, self._coldness(n)))
+        blocked = sum(self._slots[n].locked for n in self._free if n < slots)
+        keep = set(coldest[max(0, len(coldest) - (slots - blocked)) :])
+        sources = [n for n in above if n in keep]
+        free = [n for n in self._free if n < slots and not self._slots[n].locked]
         # Empty slots first: an expert that is not among the hottest may still stay.
-        targets.sort(key=lambda slot: (self._owner[slot] != ABSENT, self._last_use[slot], slot))
+        targets = free + [n for n in coldest if n < slots and n not in keep]
         return [Move(source, target) for source, target in zip(sources, targets, strict=False)]
 
+    def _move(self, move: Move) -> None:
+        source, target = self._slots[move.source], self._slots[move.target]
+        layer, expert = divmod(source.owner, self.experts)
+        target.owner, target.visit, target.touch = source.owner, source.visit, source.touch
+        self._slot_of[layer][expert] = move.target
+        self._free.remove(move.target)
+        # Same place in the order of touches, other slot.
+        order = self._touched[layer]
+        self._touched[layer] = {move.target if n == move.source else n: None for n in order}
+        source.owner = ABSENT
+        insort(self._free, move.source)
+
     def _victim(self) -> int:
-        slot = self._next()
-        if slot == ABSENT:
-            self._queue = sorted(
-                (stamp, slot) for slot, stamp in enumerate(self._last_use) if stamp < self._clock
-            )
-            self._head = 0
-            slot = self._next()
-        return slot
-
-    def _next(self) -> int:
-        while self._head < len(self._queue):
-            stamp, slot = self._queue[self._head]
-            self._head += 1
-            if self._last_use[slot] == stamp and not self._locked[slot]:
+        for slot in self._free:
+            if not self._slots[slot].locked:
                 return slot
-        return ABSENT
+        # Within a layer the first one touched is the oldest: one candidate for each layer.
+        candidates = (
+            next((slot for slot in order if self._can_go(slot)), ABSENT) for order in self._touched
+        )
+        return min(
+            (slot for slot in candidates if slot != ABSENT), key=self._coldness, default=ABSENT
+        )
 
-    def _drop_queue(self) -> None:
-        """A slot's stamp went down, or an entry that was skipped counts again: sort anew."""
-        self._queue, self._head = [], 0
+    def _can_go(self, slot: int) -> bool:
+        return not self._slots[slot].locked and self._slots[slot].lookup != self._lookups
 
-    def _disown(self, slot: int) -> None:
-        owner = self._owner[slot]
-        if owner != ABSENT:
-            layer, expert = divmod(owner, self.experts)
+    def _coldness(self, number: int) -> tuple[int, int, int]:
+        """Sorts slots with an owner in the order in which they go."""
+        slot = self._slots[number]
+        layer = slot.owner // self.experts
+        turns_away = (layer - self._layer - 1) % self.layers
+        return slot.visit - self._visits[layer], -turns_away, slot.touch
+
+    def _touch(self, number: int, layer: int) -> None:
+        self._touches += 1
+        slot = self._slots[number]
+        slot.visit, slot.touch, slot.lookup = self._visits[layer], self._touches, self._lookups
+        order = self._touched[layer]
+        order.pop(number, None)
+        order[number] = None
+
+    def _disown(self, number: int) -> None:
+        slot = self._slots[number]
+        if slot.owner != ABSENT:
+            layer, expert = divmod(slot.owner, self.experts)
             self._slot_of[layer][expert] = ABSENT
-            self._owner[slot] = ABSENT
+            del self._touched[layer][number]
+            slot.owner = ABSENT
+            insort(self._free, number)

@@ -133,10 +133,9 @@ class ExpertRuntime:
         prefill and changes how bytes arrive, not what is computed here.
         """
         pool = self._pool_of[plan.layer]
-        row = pool.rows[plan.layer]
         rows = torch.empty((*ids.shape, x.shape[1]), dtype=torch.float32, device=x.device)
         waiting = experts
-        found = pool.residency.lookup(row, waiting)
+        found = pool.residency.lookup(pool.rows[plan.layer], waiting)
         hits = sum(slot != ABSENT for slot in found)
         self._hits += hits
         self._misses += len(experts) - hits
@@ -153,8 +152,8 @@ class ExpertRuntime:
                 raise OutOfMemory(
                     f"All {pool.slots.slots} slots are locked; layer {plan.layer} needs one."
                 )
-            # Slots of the group just computed may now be taken.
-            found = pool.residency.lookup(row, waiting)
+            pool.residency.computed()
+            found = [ABSENT] * len(waiting)
 
     def _fill(self, pool: _Pool, layer: int, experts: list[int], found: list[int]) -> list[int]:
         """Slots of these experts, misses filled as far as slots go; ABSENT for the rest."""

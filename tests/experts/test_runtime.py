@@ -163,8 +163,8 @@ def test_residency_names_the_resident_experts_of_each_layer() -> None:
     ]
     runtime.resize([1, 1])
     assert runtime.residency().generation == report.generation + 2
-    # Both were used by one lookup; the lower slot stays.
-    assert runtime.residency().layers[2].resident == [3]
+    # Both were used by one lookup, 5 after 3.
+    assert runtime.residency().layers[2].resident == [5]
 
 
 def test_a_shrink_gives_memory_back_and_keeps_the_hot() -> None:
@@ -176,8 +176,8 @@ def test_a_shrink_gives_memory_back_and_keeps_the_hot() -> None:
     assert runtime.slot_bytes == 18 * stride
     runtime.resize([4])
     assert (runtime.slot_bytes, runtime.slots_used) == (4 * stride, 4)
-    # The last layer was used last.
-    assert len(runtime.residency().layers[2].resident) == 4
+    # All were used in the last step; the first layer's turn comes first.
+    assert len(runtime.residency().layers[0].resident) == 4
     with pytest.raises(OutOfMemory):
         runtime.resize([19])
     assert (runtime.slots, runtime.slots_used) == ((4,), 4)
