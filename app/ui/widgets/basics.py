@@ -67,7 +67,7 @@ class IconButton(QToolButton):
     def __init__(self, icon_name: str, name: str, colour: str = "muted", pixels: int = 18) -> None:
         super().__init__()
         self._icon_name = icon_name
-        self._colour = colour
+        self.colour = colour
         self.setIconSize(QSize(pixels, pixels))
         self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.show_as(icon_name, name)
@@ -76,15 +76,15 @@ class IconButton(QToolButton):
         self._icon_name = icon_name
         self.setAccessibleName(name)
         self.setToolTip(name)
-        self._tint()
+        self.tint()
 
     def changeEvent(self, event: QEvent) -> None:
         super().changeEvent(event)
         if event.type() == QEvent.Type.StyleChange:
-            self._tint()
+            self.tint()
 
-    def _tint(self) -> None:
-        self.setIcon(icons.icon(self._icon_name, self._colour))
+    def tint(self) -> None:
+        self.setIcon(icons.icon(self._icon_name, self.colour))
 
 
 def button(text: str, *, primary: bool = False) -> QPushButton:

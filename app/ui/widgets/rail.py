@@ -2,48 +2,40 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, QSize, Qt, Signal
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QKeySequence, QShortcut
 from PySide6.QtWidgets import (
     QButtonGroup,
     QFrame,
     QLabel,
     QSizePolicy,
-    QToolButton,
     QVBoxLayout,
     QWidget,
 )
 
 from app.core import memory_view, units
 from app.ui import icons
-from app.ui.widgets.basics import column, label, row
+from app.ui.widgets.basics import IconButton, column, label, row
 from app.ui.widgets.stacked_bar import Part, StackedBar
 from engine.messages import Stats
 
 
-class NavButton(QToolButton):
+class NavButton(IconButton):
+    """One page: icon and name; in the accent's colour while its page is open."""
+
     def __init__(self, icon_name: str, text: str) -> None:
-        super().__init__()
+        super().__init__(icon_name, text, pixels=20)
         self.setObjectName("nav")
-        self._icon_name = icon_name
         self.setText(f"  {text}")
-        self.setAccessibleName(text)
         self.setCheckable(True)
-        self.setIconSize(QSize(20, 20))
         self.setToolButtonStyle(Qt.ToolButtonStyle.ToolButtonTextBesideIcon)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
-        self.setCursor(Qt.CursorShape.PointingHandCursor)
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
-        self.toggled.connect(self._tint)
-        self._tint()
+        self.toggled.connect(self._light)
 
-    def changeEvent(self, event: QEvent) -> None:
-        super().changeEvent(event)
-        if event.type() == QEvent.Type.StyleChange:
-            self._tint()
-
-    def _tint(self) -> None:
-        self.setIcon(icons.icon(self._icon_name, "accent" if self.isChecked() else "muted"))
+    def _light(self, on: bool) -> None:
+        self.colour = "accent" if on else "muted"
+        self.tint()
 
 
 class _Meter(QWidget):
