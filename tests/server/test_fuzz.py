@@ -1,0 +1,110 @@
+"""Whatever a body holds, the answer is 200 or a refusal in shape: never a mistake of the server."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine.server.anthropic_requests import MessagesRequest
+from engine.server.openai_requests import ChatRequest, CompletionRequest
+from tests.server.running import Server
+
+SCALARS: st.SearchStrategy[Any] = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 3),
+    st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(["", "x", "auto", "none", "text", "user", "<|im_end|>", "\u0000", "{}"]),
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(["type", "text", "role", "content", "name", "function", "5", "id"]),
+            inner,
+            max_size=3,
+        ),
+    ),
+    max_leaves=5,
+)
+CALLS = st.fixed_dictionaries(
+    {
+        "id": st.text(max_size=3),
+        "function": st.fixed_dictionaries(
+            {"name": st.text(max_size=3), "arguments": st.sampled_from(["", "{}", "[1]", "{"])}
+        ),
+    }
+)
+TEXTS = st.text(max_size=9)
+TEXT_PARTS = st.lists(st.fixed_dictionaries({"type": st.just("text"), "text": TEXTS}), max_size=2)
+CONTENTS = st.one_of(TEXTS, TEXTS, TEXT_PARTS, VALUES)
+OPENAI_TURNS = st.one_of(
+    st.fixed_dictionaries(
+        {
+            "role": st.sampled_from(["system", "developer", "user", "tool", "function"]),
+            "content": CONTENTS,
+        },
+        optional={"name": TEXTS},
+    ),
+    st.fixed_dictionaries(
+        {"role": st.just("assistant"), "content": CONTENTS},
+        optional={
+            "tool_calls": st.lists(CALLS, max_size=2),
+            "refusal": SCALARS,
+            "reasoning_content": TEXTS,
+        },
+    ),
+)
+BLOCKS = st.one_of(
+    st.fixed_dictionaries({"type": st.just("text"), "text": TEXTS}),
+    st.fixed_dictionaries({"type": st.just("thinking"), "thinking": TEXTS}),
+    st.fixed_dictionaries(
+        {"type": st.just("tool_use"), "id": TEXTS, "name": TEXTS, "input": VALUES}
+    ),
+    st.fixed_dictionaries(
+        {"type": st.just("tool_result"), "tool_use_id": TEXTS},
+        optional={"content": CONTENTS, "is_error": SCALARS},
+    ),
+)
+ANTHROPIC_TURNS = st.fixed_dictionaries(
+    {
+        "role": st.sampled_from(["user", "assistant"]),
+        "content": st.one_of(TEXTS, st.lists(BLOCKS, max_size=3), VALUES),
+    }
+)
+PROMPTS = st.one_of(TEXTS, st.lists(st.integers(0, 300), max_size=4), VALUES)
+
+ENDPOINTS: dict[str, tuple[Any, str, st.SearchStrategy[Any]]] = {
+    "/v1/chat/completions": (ChatRequest, "messages", st.lists(OPENAI_TURNS, max_size=3)),
+    "/v1/completions": (CompletionRequest, "prompt", PROMPTS),
+    "/v1/messages": (MessagesRequest, "messages", st.lists(ANTHROPIC_TURNS, max_size=3)),
+}
+
+
+@pytest.mark.parametrize("path", ENDPOINTS)
+def test_no_body_breaks_the_server(server: Server, path: str) -> None:
+    record, main, values = ENDPOINTS[path]
+    fields = sorted({*record.__struct_fields__} - {"model", "max_tokens", "ignore_eos", main})
+    seen: set[int] = set()
+
+    @settings(
+        max_examples=50, deadline=None, suppress_health_check=list(HealthCheck), database=None
+    )
+    @given(values, st.dictionaries(st.sampled_from(fields), VALUES, max_size=1))
+    def sends(value: Any, extra: dict[str, Any]) -> None:
+        body = {**extra, main: value, "model": server.model, "max_tokens": 2}
+        answer = server.http.post(path, content=json.dumps(body))
+        assert answer.status_code in (200, 400), (answer.text, body)
+        seen.add(answer.status_code)
+        if answer.status_code == 400:
+            assert answer.json()["error"]["message"]
+
+    sends()
+    assert seen == {200, 400}
+    assert server.stats()["runtime_restarts"] == 0
