@@ -32,7 +32,7 @@ from engine.kernels.dequantise import (
 from engine.kernels.registry import operation
 
 TILE_ROWS = 8
-"""1 / 8 / 16 / 32 rows times a decoded block of [128, 2048] take 20 / 38 / 206 / 255 us [one EPYC
+"""1 / 8 / 16 / 32 rows times a decoded block of [128, 2048] take 20 / 38 / 206 / 255 us [one Xeon
 core, MKL], so 8 is the best height for prefill and costs decode little."""
 _SERIAL_ELEMENTS = 32768
 """Elementwise work above this is split over threads (at::internal::GRAIN_SIZE)."""
