@@ -165,7 +165,12 @@ class ExpertRuntime:
             slots[index] = pool.residency.fill(pool.rows[layer], expert)
             if slots[index] == ABSENT:
                 break
-            pool.slots.fill(slots[index], bank[expert])
+            try:
+                pool.slots.fill(slots[index], bank[expert])
+            except BaseException:
+                # The engine may go on after a failed step: no slot may claim what it lacks.
+                pool.residency.release(pool.rows[layer], expert)
+                raise
             self._fills += 1
             self._link_bytes += pool.slots.stride
         return slots

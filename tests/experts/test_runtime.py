@@ -199,6 +199,25 @@ def test_all_slots_locked_is_an_error_and_not_a_hang() -> None:
         runtime(0, torch.randn(1, HIDDEN), torch.tensor([[1]]), torch.ones(1, 1))
 
 
+def test_a_failed_fill_leaves_no_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    experts = random_experts("float32", experts=EXPERTS, hidden=HIDDEN, inner=INNER)
+    runtime, reference = make(experts, slots=(3,)), make(experts, "cpu")
+    x, weights = torch.randn(1, HIDDEN), torch.full((1, 2), 0.5)
+    runtime(0, x, torch.tensor([[0, 1]]), weights)
+
+    def fail(slot: int, blob: Tensor) -> None:
+        raise OSError("the link is gone")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(runtime.pools[0][0], "fill", fail)
+        with pytest.raises(OSError, match="link"):
+            runtime(0, x, torch.tensor([[2, 3]]), weights)
+    assert 2 not in runtime.residency().layers[0].resident
+    for ids in ([[2, 3]], [[0, 1]]):
+        chosen = torch.tensor(ids)
+        assert torch.equal(runtime(0, x, chosen, weights), reference(0, x, chosen, weights))
+
+
 @pytest.mark.parametrize("rate", [0.0, -0.1, 1.01, float("nan")])
 def test_a_rate_out_of_range_is_refused(rate: float) -> None:
     experts = random_experts("float32", experts=2, hidden=HIDDEN, inner=INNER)
