@@ -24,6 +24,7 @@ from engine.messages import (
     pack,
     unpack_events,
 )
+from engine.server.windows_job import own_job
 
 log = logging.getLogger("headrace.runtime")
 
@@ -38,6 +39,7 @@ class RuntimeProcess:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
+        own_job().add(process.pid)
         self._sending = asyncio.Lock()
         self._last_lines: collections.deque[str] = collections.deque(maxlen=_LOG_LINES)
         self._log_task = asyncio.create_task(self._forward_log())
