@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import secrets
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -64,7 +63,7 @@ def _replace(draft: Path, path: Path) -> None:
             draft.replace(path)
             return
         except PermissionError:
-            if sys.platform != "win32":
+            if os.name != "nt":
                 raise
             time.sleep(_REPLACE_PAUSE_S)
     draft.replace(path)
