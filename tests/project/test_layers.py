@@ -51,8 +51,10 @@ TORCH_FREE = (
     "engine.errors",
     "engine.paths",
     "engine.models.spec",
+    "engine.models.families",
     "engine.memory.budget",
     "engine.formats.blob",
+    "engine.formats.model_files",
 )
 QT_FREE = ("app.cli", "app.core", "engine")
 MODULES = modules("app", "engine")
