@@ -145,21 +145,11 @@ def _ending(code: int) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """The child finds the same `engine` package, and its idle threads sleep.
-
-    OpenMP's threads spin while they wait for each other. On a PC that does other work too, that
-    takes the very core that the awaited thread needs: with two threads on two busy cores the demo
-    model's first sentence took 64 to 80 s, and 5 to 8 s with threads that sleep.
-    """
+    """The child finds the same `engine` package, wherever this process runs."""
     root = str(Path(engine.__file__).resolve().parent.parent)
     others = os.environ.get("PYTHONPATH")
     path = os.pathsep.join([root, others]) if others else root
-    return {
-        "OMP_WAIT_POLICY": "PASSIVE",
-        **os.environ,
-        "PYTHONPATH": path,
-        "PYTHONUNBUFFERED": "1",
-    }
+    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
 def _detached() -> dict[str, Any]:
