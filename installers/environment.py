@@ -155,6 +155,7 @@ def install(flavour: str, stamp: str) -> None:
     if not venv_python().exists():
         make_venv()
     try:
+        forget_older_metadata()
         install_torch(flavour)
         say("Installing the other locked packages ...")
         pip("--requirement", str(LOCKED))
@@ -204,6 +205,12 @@ def pip(*arguments: str, index: str | None = None) -> None:
             "pip could not install what Headrace needs; the lines above say why. "
             "When that is mended, start the same command again: it goes on from there."
         )
+
+
+def forget_older_metadata() -> None:
+    """Uninstall the project itself, or pip would complain that its old ranges are not met."""
+    command = [str(venv_python()), "-m", "pip", "uninstall", "--yes", "headrace"]
+    subprocess.run(command, check=False, capture_output=True)
 
 
 def locked_version(name: str) -> str:
