@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from app.core import log_file
-from app.core.settings import Settings
+from app.core.settings import DEMO, Settings, model_path
 from engine import paths
 
 
 def serve_command(settings: Settings, owner_pid: int) -> list[str]:
     """The command line of the server for these settings."""
     command = [sys.executable, "-m", "engine.cli", "serve"]
-    command += ["--model", str(Path(settings.model).expanduser()), "--port", str(settings.port)]
+    # Absolute, since the server does not run in the app's folder.
+    model = model_path(settings.model)
+    command += ["--model", str(model) if model else DEMO, "--port", str(settings.port)]
     command += ["--device", settings.device, "--moe-cache-rate", f"{settings.moe_cache_rate:g}"]
     if settings.context_tokens:
         command += ["--context", str(settings.context_tokens)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import tempfile
@@ -22,6 +23,8 @@ OnClose = Literal["ask", "hide", "quit"]
 ThemeName = Literal["system", "light", "dark"]
 
 DEFAULT_PORT = 11711
+DEMO = "demo"
+"""The bundled model. Every other model is a path, `./demo` too."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,8 +32,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int = VERSION
     # what the engine is started with
-    model: str = "demo"
-    """Folder, GGUF file, or the name of a bundled model."""
+    model: str = DEMO
+    """Folder, GGUF file, or the name of the bundled model."""
     device: DeviceName = "auto"
     moe_cache_rate: float = 1.0
     """Share of all experts that have a slot, 0 < rate <= 1."""
@@ -59,8 +62,8 @@ def problems(settings: Settings) -> dict[str, str]:
     found: dict[str, str] = {}
     if not settings.model.strip():
         found["model"] = "Choose a model folder, a GGUF file, or “demo”."
-    elif _looks_like_path(settings.model) and not Path(settings.model).expanduser().exists():
-        found["model"] = f"Nothing exists at {settings.model}."
+    elif (path := model_path(settings.model)) is not None and not path.exists():
+        found["model"] = f"Nothing exists at {path}."
     if not 0 < settings.moe_cache_rate <= 1:
         found["moe_cache_rate"] = "The cache rate lies above 0 and goes up to 1 (100 %)."
     if settings.context_tokens < 0:
@@ -68,6 +71,16 @@ def problems(settings: Settings) -> dict[str, str]:
     if not 0 <= settings.port <= 65535:
         found["port"] = "A port lies between 1 and 65535; 0 takes any free one."
     return found
+
+
+def model_path(model: str) -> Path | None:
+    """Where the model lies, absolute; None for the bundled one. `~` of nobody stays as it is."""
+    if model == DEMO:
+        return None
+    path = Path(model)
+    with contextlib.suppress(RuntimeError):
+        path = path.expanduser()
+    return path.absolute()
 
 
 def needs_restart(old: Settings, new: Settings) -> bool:
@@ -138,10 +151,6 @@ def _from_stored(stored: dict[str, Any], path: Path) -> Settings:
             default = getattr(Settings(), name)
             settings = msgspec.structs.replace(settings, **{name: default})
     return settings
-
-
-def _looks_like_path(model: str) -> bool:
-    return any(mark in model for mark in ("/", "\\", "~")) or model.lower().endswith(".gguf")
 
 
 def _set_aside(path: Path, aside: Path) -> None:

@@ -234,6 +234,22 @@ class TestLaunch:
         command = launch.serve_command(Settings(context_tokens=4096), 7)
         assert "--context 4096 --owner-pid 7 --owner-grace 1.5" in " ".join(command)
 
+    def test_only_demo_is_the_bundled_model(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("HOME", str(tmp_path / "me"))
+        for model, wanted in {
+            "demo": "demo",
+            "./demo": str(tmp_path / "demo"),
+            "demo/": str(tmp_path / "demo"),
+            "models/x.gguf": str(tmp_path / "models" / "x.gguf"),
+            "~/demo": str(tmp_path / "me" / "demo"),
+            "~nobody-of-this-name/demo": str(tmp_path / "~nobody-of-this-name" / "demo"),
+        }.items():
+            command = launch.serve_command(Settings(model=model), 7)
+            assert command[command.index("--model") + 1] == wanted
+
     def test_reasons(self, tmp_path: Path) -> None:
         log = tmp_path / "x.log"
         log.write_text("old words\nport 5 is taken\n\n")

@@ -70,3 +70,8 @@ def test_engine_fields_need_a_restart(field: str) -> None:
     changed = msgspec.structs.replace(Settings(), **{field: getattr(other, field)})
     assert settings.needs_restart(Settings(), changed)
     assert not settings.needs_restart(Settings(), Settings(theme="dark", on_close="quit"))
+
+
+@pytest.mark.parametrize("model", ["./demo", "some-folder", "~nobody-of-this-name/x", "x.gguf"])
+def test_every_model_but_demo_must_exist(model: str) -> None:
+    assert "model" in settings.problems(Settings(model=model))

@@ -20,7 +20,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.core.settings import ENGINE_FIELDS, Settings, needs_restart, problems
+from app.core.settings import ENGINE_FIELDS, Settings, model_path, needs_restart, problems
 from app.ui.settings_store import SettingsStore
 from app.ui.widgets.basics import Card, button, column, label, restyle, row
 from app.ui.widgets.setting_row import SettingRow
@@ -250,8 +250,8 @@ class SettingsPage(QWidget):
             self.model.setText(chosen)
 
     def _start_folder(self) -> str:
-        path = Path(self.model.text()).expanduser()
-        return str(path.parent if path.exists() else Path.home())
+        path = model_path(self.model.text())
+        return str(path.parent if path is not None and path.exists() else Path.home())
 
 
 def _choice(entries: tuple[tuple[str, str], ...]) -> QComboBox:
