@@ -15,6 +15,8 @@ from engine.layers.linear import Embedding, Linear, Mlp, RmsNorm
 # Of no use here: how activations and the KV cache were scaled, and old files' rope tables.
 _EXPECTED = re.compile(r".*\.(input_scale|[kvq]_scale|rotary_emb\.inv_freq)|rope_freqs\.weight")
 _ROUTED = ".mlp.experts."
+FLOAT32_WEIGHTS = (".mlp.gate.weight", ".conv1d.weight")
+"""Ends of the names of matrices that are held in float32 whatever the compute dtype is."""
 
 
 class DenseLoader:
