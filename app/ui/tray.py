@@ -77,7 +77,8 @@ class Tray(QObject):
         self.state_action.setText(f"Engine: {words.lower()}")
         self._running = view.phase in RUNNING
         self.engine_action.setText("Stop engine" if self._running else "Start engine")
-        self.engine_action.setEnabled(view.phase is not Phase.STOPPING)
+        may_stop = view.ours and view.phase is not Phase.STOPPING
+        self.engine_action.setEnabled(may_stop or not self._running)
 
     def show_endpoint(self, endpoint: str) -> None:
         self._endpoint = endpoint

@@ -16,6 +16,7 @@ import pytest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
+import engine
 from app.core import launch, settings
 from app.core.settings import Settings
 from app.ui.application import Headrace
@@ -78,6 +79,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         return [sys.executable, str(STAND_IN), "serve", "--owner-pid", str(owner_pid)]
 
     monkeypatch.setattr(launch, "serve_command", command)
+    monkeypatch.setenv("STAND_IN_VERSION", engine.__version__)
 
     def choose(mode: str = "", **environment: str) -> None:
         monkeypatch.setenv("STAND_IN", mode)

@@ -19,6 +19,7 @@ from app.core.history import History
 from app.core.server_record import ServerRecord
 from app.core.settings import Settings
 from app.core.sse import EventParser
+from engine import processes
 from engine.messages import Stats
 from tests.app.conftest import wait_until
 
@@ -182,6 +183,23 @@ class TestServerRecord:
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert not server_record.is_running(record)
         child.wait()
+
+    def test_whose_it_is(self) -> None:
+        parent = psutil.Process().parent()
+        assert parent is not None
+        start = processes.start_of(parent.pid)
+        assert start is not None
+        alive = self.record(
+            owner_pid=parent.pid,
+            owner_started=start.wall,
+            owner_started_since_boot=start.since_boot,
+        )
+        assert not alive.orphaned
+        reused = msgspec.structs.replace(alive, owner_started=1.0, owner_started_since_boot=0.01)
+        assert reused.orphaned
+        assert self.record(owner_pid=parent.pid).orphaned  # it was gone when the server started
+        assert self.record(owner_pid=os.getpid(), owner_started=1.0).orphaned
+        assert not self.record().orphaned  # by hand
 
     def test_a_broken_file(self, home: Path) -> None:
         assert server_record.read() is None

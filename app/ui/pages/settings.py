@@ -48,7 +48,7 @@ class SettingsPage(QWidget):
         self.setObjectName("page")
         self.setAccessibleName("Settings")
         self._store = store
-        self._running = False
+        self._running, self._ours = False, True
         self._rows: dict[str, SettingRow] = {}
         self._make_fields()
         self._make_layout()
@@ -57,8 +57,9 @@ class SettingsPage(QWidget):
         store.changed.connect(self._settings_changed)
         self._edited()
 
-    def set_engine_running(self, running: bool) -> None:
-        self._running = running
+    def set_engine(self, *, running: bool, ours: bool) -> None:
+        """Whether an engine runs now, and whether it is the app's to restart."""
+        self._running, self._ours = running, ours
         self._edited()
 
     @property
@@ -72,6 +73,11 @@ class SettingsPage(QWidget):
             context_tokens=self.context.value(),
             port=self.port.value(),
         )
+
+    @property
+    def pending(self) -> str:
+        """What the bar of unapplied changes says."""
+        return self._pending.text()
 
     def problem(self, field: str) -> str:
         return self._rows[field].problem
@@ -228,9 +234,14 @@ class SettingsPage(QWidget):
         restyle(self.model, wrong="model" in found)
         changed = needs_restart(self._store.now, draft)
         self.apply.setEnabled(changed and not found)
-        self.apply.setText("Apply and restart engine" if self._running else "Apply")
+        restarts = self._running and self._ours
+        self.apply.setText("Apply and restart engine" if restarts else "Apply")
         self.revert.setEnabled(changed)
-        self._pending.setText("The engine's settings have changed." if changed else "")
+        self._pending.setText(
+            "Somebody else started this engine: it keeps its own settings until it ends."
+            if self._running and not self._ours
+            else "The engine's settings have changed."
+        )
         self._bar.setVisible(changed)
 
     def _apply(self) -> None:
