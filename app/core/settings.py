@@ -41,6 +41,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """0 means the model's own limit."""
     port: int = DEFAULT_PORT
     """0 means any free port."""
+    # how the app speaks to it
+    api_key: str = ""
+    """Sent to a server that somebody else started with a key."""
     # how the app behaves
     start_engine_at_launch: bool = True
     on_close: OnClose = "ask"
@@ -68,6 +71,8 @@ def problems(settings: Settings) -> dict[str, str]:
         found["moe_cache_rate"] = "The cache rate lies above 0 and goes up to 1 (100 %)."
     if settings.context_tokens < 0:
         found["context_tokens"] = "The context is 0 (the model's own limit) or a number of tokens."
+    if any(letter <= " " for letter in settings.api_key):
+        found["api_key"] = "A key has no spaces and no line breaks."
     if not 0 <= settings.port <= 65535:
         found["port"] = "A port lies between 1 and 65535; 0 takes any free one."
     return found

@@ -55,7 +55,7 @@ class EngineService(QObject):
         super().__init__(parent)
         self._settings = settings
         self._clock = clock
-        self.http = HttpClient(self)
+        self.http = HttpClient(lambda: settings().api_key, self)
         self.supervisor = Supervisor(clock)
         self.stats = Stats(state="stopped")
         self._shown = self.supervisor.view
@@ -300,7 +300,10 @@ class EngineService(QObject):
             return
         self._last_stream = now
         interval = 1 if self._watched else 10
-        stream = self.http.stream(f"{self._endpoint}/v1/engine/stats/stream?interval={interval}")
+        url = f"{self._endpoint}/v1/engine/stats/stream?interval={interval}"
+        # The server's own token opens this also where it wants a key that the app lacks.
+        token = self._record.control_token() if self._record is not None else ""
+        stream = self.http.stream(url, token=token)
         stream.arrived.connect(self._take_stats)
         stream.ended.connect(self._lose_stream)
         stream.failed.connect(self._lose_stream)

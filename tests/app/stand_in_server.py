@@ -23,6 +23,8 @@ import psutil
 
 MODE = os.environ.get("STAND_IN", "")
 TOKEN = "stand-in-token"
+KEY = os.environ.get("STAND_IN_KEY", "")
+"""What clients must send; the token above opens the engine's own paths, too."""
 REPLY = json.loads(os.environ.get("STAND_IN_REPLY", '["Hello", " there", "."]'))
 PAUSE_S = float(os.environ.get("STAND_IN_PAUSE", "0.01"))
 STATS: dict[str, Any] = json.loads(os.environ.get("STAND_IN_STATS", "{}"))
@@ -35,6 +37,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
+        if path != "/health" and not self._authorised(KEY, TOKEN):
+            return
         if path == "/health":
             self._health()
         elif path == "/v1/engine/stats/stream":
@@ -44,12 +48,20 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-        if self.path == "/v1/chat/completions":
+        if self.path == "/v1/chat/completions" and self._authorised(KEY):
             self._chat(json.loads(body))
         elif self.path in ("/v1/engine/owner", "/v1/engine/shutdown"):
             self._control(body)
-        else:
+        elif self.path != "/v1/chat/completions":
             self._json(404, {"error": {"message": "no such path"}})
+
+    def _authorised(self, *secrets: str) -> bool:
+        sent = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        sent = sent.encode("latin-1").decode()  # what http.server makes of bytes
+        if KEY and sent not in secrets:
+            self._json(401, {"error": {"message": "a wrong key"}})
+            return False
+        return True
 
     def log_message(self, form: str, *arguments: Any) -> None:
         pass

@@ -6,10 +6,12 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
+from PySide6.QtWidgets import QLineEdit
 from pytestqt.qtbot import QtBot
 
 import engine
-from app.core import server_record
+from app.core import server_record, settings
+from app.core.conversation import Message
 from app.core.server_record import ServerRecord
 from app.core.supervisor import Phase
 from app.ui.application import Headrace
@@ -167,3 +169,30 @@ def test_a_busy_orphan_of_another_version_is_kept(
     assert headrace.engine.server_pid == record.pid
     assert headrace.engine.view.phase is Phase.READY
     assert f"version 0.0.1, while Headrace is {engine.__version__}" in facts(headrace)
+
+
+def test_a_server_that_wants_a_key(
+    open_app: Opener, found: Found, stand_in: Callable[..., None], qtbot: QtBot
+) -> None:
+    stand_in(key="Schlüssel")
+    found(0)
+    headrace = use(open_app, qtbot)  # its figures come without the key
+    session = headrace.window.chat.session
+
+    def say() -> Message:
+        session.ask("hi")
+        qtbot.waitUntil(lambda: not session.busy, timeout=10_000)
+        return session.conversation.messages[-1]
+
+    assert say().error == "This engine wants its API key. Enter it in the settings."
+    editor = headrace.window.settings.api_key
+    assert editor.echoMode() is QLineEdit.EchoMode.Password
+    for wrong in ("two words", "Schlussel"):
+        editor.setText(wrong)
+        editor.editingFinished.emit()
+        assert "API key" in say().error
+    assert settings.load().api_key == "Schlussel"
+    editor.setText(" Schlüssel ")
+    editor.editingFinished.emit()
+    assert settings.load().api_key == "Schlüssel"
+    assert say().text == "Hello there."

@@ -105,6 +105,9 @@ class SettingsPage(QWidget):
         self.port.setSpecialValueText("Any free port")
         for spin in (self.context, self.port):
             spin.lineEdit().setTextMargins(8, 0, 8, 0)  # a style sheet's padding does not reach it
+        self.api_key = QLineEdit()
+        self.api_key.setEchoMode(QLineEdit.EchoMode.Password)
+        self.api_key.setPlaceholderText("None")
         self.at_launch = QCheckBox("Start the engine when Headrace opens")
         self.on_close = _choice(_CLOSE)
         self.theme = _choice(_THEMES)
@@ -167,6 +170,13 @@ class SettingsPage(QWidget):
             "Without a tray, “keep running” minimises the window instead.",
             self.on_close,
         )
+        self._add(
+            card,
+            "api_key",
+            "API key",
+            "For an engine that somebody else started with a key.",
+            self.api_key,
+        )
         self._add(card, "theme", "Theme", "", self.theme)
         return card
 
@@ -202,6 +212,7 @@ class SettingsPage(QWidget):
         self.on_close.currentIndexChanged.connect(
             lambda _: store.update(on_close=self.on_close.currentData())
         )
+        self.api_key.editingFinished.connect(self._key_edited)
         self.theme.currentIndexChanged.connect(
             lambda _: store.update(theme=self.theme.currentData())
         )
@@ -218,6 +229,7 @@ class SettingsPage(QWidget):
 
     def _show_app_part(self, settings: Settings) -> None:
         self.at_launch.setChecked(settings.start_engine_at_launch)
+        self.api_key.setText(settings.api_key)
         self.on_close.setCurrentIndex(self.on_close.findData(settings.on_close))
         self.theme.setCurrentIndex(self.theme.findData(settings.theme))
 
@@ -243,6 +255,14 @@ class SettingsPage(QWidget):
             else "The engine's settings have changed."
         )
         self._bar.setVisible(changed)
+
+    def _key_edited(self) -> None:
+        key = self.api_key.text().strip()
+        problem = problems(msgspec.structs.replace(self._store.now, api_key=key)).get("api_key", "")
+        self._rows["api_key"].show_problem(problem)
+        restyle(self.api_key, wrong=bool(problem))
+        if not problem:
+            self._store.update(api_key=key)
 
     def _apply(self) -> None:
         draft = self.draft
