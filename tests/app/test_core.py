@@ -1,5 +1,7 @@
 """The small parts of app/core."""
 
+import ast
+import graphlib
 import os
 import signal
 import subprocess
@@ -32,6 +34,26 @@ def test_core_and_cli_import_neither_qt_nor_torch() -> None:
         "assert not {'PySide6', 'torch', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_no_circle_of_imports() -> None:
+    """Imports for types and inside functions count, too."""
+    root = Path(launch.__file__).parents[2]
+    names = {
+        ".".join(path.relative_to(root).with_suffix("").parts): path
+        for path in (root / "app").rglob("*.py")
+    }
+    imports: dict[str, set[str]] = {}
+    for name, path in names.items():
+        found: set[str] = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        imports[name] = found & names.keys()
+    assert imports["app.ui.theme"] >= {"app.ui.icons", "app.ui.stylesheet"}
+    list(graphlib.TopologicalSorter(imports).static_order())  # raises CycleError, which names it
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 1000])
