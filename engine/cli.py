@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import io
 import logging
 import os
 import re
@@ -13,16 +14,16 @@ from typing import NoReturn
 
 import engine
 from engine.errors import HeadraceError, PortInUse
-from engine.options import EngineOptions
+from engine.options import DEFAULT_PORT, EngineOptions
 
 EXIT_ERROR, EXIT_USAGE, EXIT_PORT = 1, 2, 3
-DEFAULT_PORT = 11711
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb. Returns the exit code: 0, 1 typed error, 2 usage, 3 port in use, 130 Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _print_anything()
     try:
         if arguments[:1] == ["bench"]:
             return _bench(arguments[1:])
@@ -41,6 +42,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read the output has gone; Python must not complain about it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_ERROR
+
+
+def _print_anything() -> None:
+    """A terminal or pipe of few characters gets `?` for the others, rather than end the program."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 # --- verbs ------------------------------------------------------------------------------------

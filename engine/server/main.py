@@ -17,7 +17,7 @@ import uvicorn
 
 from engine.chat.model_files import locate
 from engine.errors import ErrorRecord
-from engine.options import EngineOptions
+from engine.options import DEFAULT_PORT, EngineOptions
 from engine.server import listening
 from engine.server.app import create_app
 from engine.server.ownership import Ownership
@@ -36,7 +36,7 @@ DRAIN_S = 3
 class ServeOptions:
     engine: EngineOptions
     host: str = "127.0.0.1"
-    port: int = 11711
+    port: int = DEFAULT_PORT
     api_key: str = ""
     owner_pid: int = 0
     owner_grace_s: float = 60.0
