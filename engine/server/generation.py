@@ -172,7 +172,11 @@ def _last_events(event: Finished, output: _Output, stopped: str | None) -> list[
             events.append(rest)
     # A stop string that the last allowed token completed is still a stop.
     reason = "stop" if stopped is not None else event.reason
-    events.append(Ended(reason, stopped, event.prompt_tokens, event.completion_tokens))
+    # The runtime may have finished before it read of the stop: what it made after is not counted.
+    made = event.completion_tokens
+    if stopped is not None:
+        made = min(made, output.sampled)
+    events.append(Ended(reason, stopped, event.prompt_tokens, made))
     return events
 
 

@@ -105,6 +105,10 @@ def run(script: str, submit: Submit) -> None:
             print(f"left {child.pid}", file=sys.stderr, flush=True)
             say(Sampled(request=number, token=5))
             os.abort()
+        case "finishes":
+            say(*(Sampled(request=number, token=token) for token in submit.tokens))
+            counts = {"prompt_tokens": len(submit.tokens), "completion_tokens": len(submit.tokens)}
+            say(Finished(request=number, reason="length", **counts))
         case "dies" | "short-of-memory":
             say(Sampled(request=number, token=5))
             os.abort()

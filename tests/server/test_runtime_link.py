@@ -15,11 +15,14 @@ from typing import TypeVar
 import psutil
 import pytest
 
+from engine.chat.tokenizer import Tokenizer
 from engine.errors import HeadraceError, ModelFilesError, RuntimeUnavailable
-from engine.messages import Admitted, Finished, RequestFailed, Sampled, Submit
+from engine.messages import Admitted, Finished, RequestFailed, Sampled, Sampling, Submit
 from engine.options import EngineOptions
 from engine.server import runtime_link, runtime_process
+from engine.server.generation import Generation, collect, generate
 from engine.server.runtime_link import RequestStream, RuntimeLink
+from tests.chat.vocabularies import byte_level
 
 T = TypeVar("T")
 posix = pytest.mark.skipif(os.name == "nt", reason="signals that Windows does not have")
@@ -280,3 +283,23 @@ def test_a_runtime_that_cannot_be_started_is_a_typed_error() -> None:
         await link.close()
 
     asyncio.run(run())
+
+
+def test_tokens_after_a_stop_string_are_not_counted() -> None:
+    """Not even when the runtime had finished before it could be told of the stop."""
+    tokenizer = Tokenizer(byte_level(), Path("x"))
+
+    async def use(link: RuntimeLink) -> None:
+        await link.wait_loaded()
+        generation = Generation(
+            prompt=tokenizer.encode("a.b!cdefg"),  # which this runtime says again
+            max_tokens=99,
+            sampling=Sampling(),
+            stop_tokens=(),
+            stop_strings=("!",),
+        )
+        done = await collect(generate(link, tokenizer, generation))
+        assert (done.text, done.ended.reason, done.ended.stop_string) == ("a.b", "stop", "!")
+        assert done.ended.completion_tokens == len(tokenizer.encode("a.b!"))
+
+    with_link("finishes", use)
