@@ -15,9 +15,8 @@ from app.core.conversation import Message
 from app.core.server_record import ServerRecord
 from app.core.supervisor import Phase
 from app.ui.application import Headrace
-from tests.app.conftest import STAND_IN, alive, close_app, wait_until
+from tests.app.conftest import STAND_IN, Opener, alive, close_app, ready, wait_until
 
-Opener = Callable[..., Headrace]
 Found = Callable[[int], ServerRecord]
 
 
@@ -57,8 +56,7 @@ def nobody() -> int:
 
 def use(open_app: Opener, qtbot: QtBot) -> Headrace:
     headrace = open_app(start_engine_at_launch=True)
-    qtbot.waitUntil(lambda: headrace.engine.view.phase is Phase.READY, timeout=20_000)
-    qtbot.waitUntil(lambda: headrace.engine.stats.model != "", timeout=20_000)
+    ready(headrace, qtbot)
     return headrace
 
 
