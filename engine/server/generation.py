@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from engine.chat.detokenizer import Detokenizer
+from engine.chat.sampling import for_runtime
 from engine.chat.stops import StopStrings
 from engine.chat.tokenizer import Tokenizer
 from engine.errors import RuntimeDied
@@ -126,7 +127,7 @@ async def generate(
             request=0,
             tokens=generation.prompt,
             max_tokens=generation.max_tokens,
-            sampling=generation.sampling,
+            sampling=for_runtime(generation.sampling),
             stop_tokens=list(generation.stop_tokens),
             logprobs=generation.logprobs,
         )
