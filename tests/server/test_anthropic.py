@@ -110,7 +110,7 @@ def test_blocks_of_history_are_read(client: anthropic.Anthropic, server: Server)
         metadata={"user_id": "u"},
         thinking={"type": "disabled"},
         tools=[],
-        extra_body={"context_management": {"edits": []}, "output_config": {"effort": "low"}},
+        extra_body={"context_management": {"edits": []}, "output_config": {"effort": "none"}},
     )
     assert answer.usage.input_tokens > 40
 
@@ -123,6 +123,7 @@ USER_TEXT = {"type": "text", "text": "seven"}
     [
         ({"tools": [{"name": "f", "input_schema": {"type": "object"}}]}, "tools"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"extra_body": {"output_config": {"effort": "low"}}}, "reasoning effort 'low'"),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"extra_body": {"temperature": 9}}, "temperature"),
