@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import psutil
 
 from engine.errors import InvalidRequest, OutOfMemory
-from engine.formats.blob import ITEM_BYTES
+from engine.formats.blob import ITEM_BYTES, round_up
 from engine.models.spec import ModelSpec
 
 KV_RESERVE_TOKENS = 8192
@@ -45,7 +45,7 @@ def state_bytes(spec: ModelSpec, dtype: str) -> int:
     channels = 2 * delta.key_heads * delta.key_dim + delta.value_heads * delta.value_dim
     conv = layers * channels * (delta.conv_kernel - 1) * ITEM_BYTES[dtype]
     recurrent = layers * delta.value_heads * delta.key_dim * delta.value_dim * 4
-    return recurrent + _round_up(conv, 4)
+    return recurrent + round_up(conv, 4)
 
 
 def dense_parameters(spec: ModelSpec) -> int:
@@ -279,7 +279,7 @@ def solve(need: Need, *, has_slots: bool, host_free: int, device_free: int | Non
 
 
 def _check_context(need: Need) -> None:
-    kv_tokens = _round_up(need.kv_tokens, PAGE_TOKENS)
+    kv_tokens = round_up(need.kv_tokens, PAGE_TOKENS)
     if need.context_is_asked and need.kv_tokens and kv_tokens < need.context_tokens:
         raise InvalidRequest(
             f"A context of {need.context_tokens} tokens (--context) is asked for, and room for "
@@ -292,18 +292,18 @@ def _check_context(need: Need) -> None:
 
 def _workspace(need: Need, kv_tokens: int) -> int:
     """With the longest context that so many tokens of KV allow."""
-    context = min(_round_up(need.context_tokens, PAGE_TOKENS), kv_tokens)
+    context = min(round_up(need.context_tokens, PAGE_TOKENS), kv_tokens)
     return need.workspace + context * need.workspace_per_token
 
 
 def _kv_floor(need: Need) -> int:
     """Tokens that must have room: those asked for, or the reserve."""
     if need.kv_tokens:
-        return _round_up(need.kv_tokens, PAGE_TOKENS)
+        return round_up(need.kv_tokens, PAGE_TOKENS)
     wanted = need.context_tokens
     if not need.context_is_asked:
         wanted = min(need.kv_reserve_tokens, wanted)
-    return _round_up(wanted, PAGE_TOKENS)
+    return round_up(wanted, PAGE_TOKENS)
 
 
 def _check(share: Share, more: int, where: str) -> None:
@@ -349,12 +349,12 @@ def _slots(need: Need, room: int, notes: list[str]) -> tuple[int, ...]:
 
 def _auto_kv_tokens(need: Need, fixed: Share, floor: int) -> int:
     """As many tokens as all sequences could use, as far as a fair share of memory goes."""
-    useful = _round_up(need.context_tokens, PAGE_TOKENS) * need.max_sequences
+    useful = round_up(need.context_tokens, PAGE_TOKENS) * need.max_sequences
     if need.kv_per_token == 0:
         return useful
     room = min(fixed.left, int(fixed.free * AUTO_KV_SHARE))
     # A token beyond the floor wants workspace too, until the longest context has its own.
-    context, per_token = _round_up(need.context_tokens, PAGE_TOKENS), need.workspace_per_token
+    context, per_token = round_up(need.context_tokens, PAGE_TOKENS), need.workspace_per_token
     counted = min(context, floor)
     fair = (room + counted * per_token) // (need.kv_per_token + per_token)
     if fair > context:
@@ -374,10 +374,6 @@ def _context(need: Need, kv_tokens: int, notes: list[str]) -> int:
 
 def _margin(free: int) -> int:
     return min(MARGIN_BYTES, int(free * MARGIN_SHARE))
-
-
-def _round_up(number: int, to: int) -> int:
-    return -(-number // to) * to
 
 
 def _gb(nbytes: int) -> str:

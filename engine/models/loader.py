@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from engine.errors import UnsupportedModel
-from engine.formats.checkpoint import PLAIN, Checkpoint, wrong_tensor
+from engine.formats.blob import PLAIN_FORMATS
+from engine.formats.checkpoint import Checkpoint, wrong_tensor
 from engine.formats.weight import StoredWeight
 from engine.layers.linear import Embedding, Linear, Mlp, RmsNorm
 
@@ -47,7 +48,7 @@ class DenseLoader:
                 info, f"has shape {list(stored.shape)}, the config implies {[rows, columns]}"
             )
         self.used.add(info.name)
-        if stored.format in PLAIN:
+        if stored.format in PLAIN_FORMATS:
             weight = self._place(stored.parts["weight"], self.dtype)
             name = str(self.dtype).removeprefix("torch.")
             return StoredWeight(name, stored.shape, {"weight": weight})
@@ -63,7 +64,7 @@ class DenseLoader:
             raise wrong_tensor(
                 info, f"has shape {list(info.shape)}, the config implies {list(shape)}"
             )
-        if info.dtype not in PLAIN:
+        if info.dtype not in PLAIN_FORMATS:
             raise wrong_tensor(info, f"has dtype {info.dtype}, not a plain float")
         self.used.add(name)
         return self._place(self.checkpoint.read(name), dtype)

@@ -17,7 +17,8 @@ from engine.context.states import StatePool
 from engine.errors import InvalidRequest, OutOfMemory
 from engine.experts.runtime import ExpertRuntime
 from engine.experts.store import LayerPlan, plan_layers, pool_needs
-from engine.formats.checkpoint import PLAIN, Checkpoint, open_checkpoint
+from engine.formats.blob import PLAIN_FORMATS
+from engine.formats.checkpoint import Checkpoint, open_checkpoint
 from engine.memory import budget as budgeting
 from engine.memory.budget import PAGE_TOKENS, Budget, Need
 from engine.memory.device import Device, resolve_device
@@ -235,7 +236,7 @@ def _dense_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
         if ".mlp.experts." in name:
             continue
         info = view.info(name)
-        if info.dtype in PLAIN:
+        if info.dtype in PLAIN_FORMATS:
             weights = 1
             for extent in info.shape:
                 weights *= extent
