@@ -10,10 +10,11 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import engine
-from engine.errors import HeadraceError, PortInUse
+from engine.errors import HeadraceError, InvalidRequest, PortInUse
 from engine.options import DEFAULT_PORT, EngineOptions
 
 EXIT_ERROR, EXIT_USAGE, EXIT_PORT = 1, 2, 3
@@ -62,7 +63,7 @@ def _serve(options: argparse.Namespace) -> int:
             engine=_engine_options(options),
             host=options.host,
             port=options.port,
-            api_key=options.api_key,
+            api_key=_api_key(options),
             owner_pid=options.owner_pid,
             owner_grace_s=options.owner_grace,
             step_timeout_s=options.step_timeout,
@@ -71,6 +72,20 @@ def _serve(options: argparse.Namespace) -> int:
         )
     )
     return 0
+
+
+def _api_key(options: argparse.Namespace) -> str:
+    """The key that clients must send; "" for none. Raises InvalidRequest naming a file's fault."""
+    path: Path | None = options.api_key_file
+    if path is None:
+        return str(options.api_key or "")
+    try:
+        key = path.expanduser().read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"--api-key-file {path} cannot be read: {error}.") from error
+    if not key or len(key.split()) > 1:
+        raise InvalidRequest(f"--api-key-file {path} must hold one key, and nothing else.")
+    return key
 
 
 def _chat(options: argparse.Namespace) -> int:
@@ -143,6 +158,8 @@ def _parser() -> argparse.ArgumentParser:
 
     serve = verbs.add_parser(
         "serve",
+        # An abbreviation of --api-key would be written down with the key.
+        allow_abbrev=False,
         help="serve a model to OpenAI and Anthropic clients",
         description=(
             "Serve a model over HTTP. A model that does not load ends the program with its "
@@ -154,7 +171,16 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--port", type=_whole(0, 65535), default=DEFAULT_PORT, help="0 takes any (%(default)s)"
     )
-    serve.add_argument("--api-key", default="", metavar="KEY", help="want this key of clients")
+    key = serve.add_mutually_exclusive_group()
+    key.add_argument(
+        "--api-key",
+        type=_key,
+        metavar="KEY",
+        help="want this key of clients; other users of the machine can see it in process lists",
+    )
+    key.add_argument(
+        "--api-key-file", type=Path, metavar="PATH", help="the same with the key in a file"
+    )
     serve.add_argument(
         "--owner-pid",
         type=_whole(0),
@@ -238,6 +264,12 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
         help="restart a runtime whose step takes longer (%(default)g)",
     )
     parser.add_argument("--log-level", choices=LOG_LEVELS)
+
+
+def _key(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("an empty key would let everybody in")
+    return text
 
 
 def _whole(low: int, high: int | None = None) -> Callable[[str], int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +19,8 @@ import psutil
 START_TOLERANCE_S = 2.0
 """By the wall clock: systems round start times, and derive them from clock ticks since boot."""
 _BOOT_TOLERANCE_S = 0.05
+_SECRET_OPTIONS = ("--api-key",)
+_HIDDEN = "***"
 
 
 class Start(NamedTuple):
@@ -48,6 +51,23 @@ def is_running(pid: int, started: float, since_boot: float = 0.0) -> bool:
     if since_boot > 0 and start.since_boot > 0:
         return abs(start.since_boot - since_boot) <= _BOOT_TOLERANCE_S
     return abs(start.wall - started) <= START_TOLERANCE_S
+
+
+def without_secrets(command: Sequence[str]) -> list[str]:
+    """A command line as it may be written down: with `***` for every key in it.
+
+    Whoever compares a command line with a recorded one does this to both.
+    """
+    kept: list[str] = []
+    for argument in command:
+        option, equals, _ = argument.partition("=")
+        if kept and kept[-1] in _SECRET_OPTIONS:
+            kept.append(_HIDDEN)
+        elif equals and option in _SECRET_OPTIONS:
+            kept.append(option + equals + _HIDDEN)
+        else:
+            kept.append(argument)
+    return kept
 
 
 def _since_boot(pid: int) -> float:

@@ -85,7 +85,8 @@ def is_running(record: ServerRecord) -> bool:
     if not processes.is_running(record.pid, record.started, record.started_since_boot):
         return False
     try:
-        return same_command(record.argv, psutil.Process(record.pid).cmdline())
+        actual = processes.without_secrets(psutil.Process(record.pid).cmdline())
+        return same_command(record.argv, actual)
     except psutil.Error:
         # Gone since, or another user's, which cannot be this user's server.
         return False

@@ -35,6 +35,7 @@ class ServerState(msgspec.Struct, kw_only=True):
     started_since_boot: float = 0.0
     """The same as engine.processes has it, which no setting of the clock moves; 0 if unknown."""
     argv: list[str]
+    """Without keys, as processes.without_secrets has it."""
     host: str
     port: int
     version: str
@@ -85,7 +86,7 @@ class Ownership:
             pid=me.pid,
             started=started.wall,
             started_since_boot=started.since_boot,
-            argv=me.cmdline(),
+            argv=processes.without_secrets(me.cmdline()),
             host=host,
             port=port,
             version=engine.__version__,
