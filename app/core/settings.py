@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from engine import paths
-from engine.options import DeviceName
+from engine.options import DEFAULT_PORT, DeviceName
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,6 @@ VERSION = 1
 OnClose = Literal["ask", "hide", "quit"]
 ThemeName = Literal["system", "light", "dark"]
 
-DEFAULT_PORT = 11711
 DEMO = "demo"
 """The bundled model. Every other model is a path, `./demo` too."""
 
@@ -41,9 +40,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """0 means the model's own limit."""
     port: int = DEFAULT_PORT
     """0 means any free port."""
-    # how the app speaks to it
     api_key: str = ""
-    """Sent to a server that somebody else started with a key."""
+    """What the engine wants of its clients; empty for none. The app sends it with its requests."""
     # how the app behaves
     start_engine_at_launch: bool = True
     on_close: OnClose = "ask"
@@ -52,7 +50,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What Qt saved of the window's place and size, base64."""
 
 
-ENGINE_FIELDS = ("model", "device", "moe_cache_rate", "context_tokens", "port")
+ENGINE_FIELDS = ("model", "device", "moe_cache_rate", "context_tokens", "port", "api_key")
 """Fields that a running engine only takes over when it restarts."""
 
 
@@ -121,9 +119,13 @@ def load(path: Path | None = None) -> Settings:
 
 def save(settings: Settings, path: Path | None = None) -> None:
     """Write all settings, whole or not at all. Raises OSError when the folder cannot be written."""
-    path = path or settings_file()
-    path.parent.mkdir(parents=True, exist_ok=True)
     body = msgspec.json.format(msgspec.json.encode(settings), indent=2)
+    write_private(path or settings_file(), body)
+
+
+def write_private(path: Path, body: bytes) -> None:
+    """Write a file, whole or not at all, that only its user can read. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".new")
     try:
         with os.fdopen(handle, "wb") as file:
