@@ -167,10 +167,10 @@ class EngineService(QObject):
         self._forget_server()
         path = launch.server_log()
         self._spawned_at = time.time()
+        settings = self._settings()
         try:
-            self._process = launch.ServerProcess(
-                launch.serve_command(self._settings(), os.getpid()), path
-            )
+            launch.write_key(settings)
+            self._process = launch.ServerProcess(launch.serve_command(settings, os.getpid()), path)
         except OSError as error:
             self._do(self.supervisor.spawn_failed(f"The engine server cannot be started: {error}"))
             return

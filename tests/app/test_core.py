@@ -274,6 +274,18 @@ class TestLaunch:
         command = launch.serve_command(Settings(context_tokens=4096), 7)
         assert "--context 4096 --owner-pid 7 --owner-grace 1.5" in " ".join(command)
 
+    def test_the_key_goes_by_a_file_that_only_its_user_reads(self, home: Path) -> None:
+        chosen = Settings(api_key="Schlüssel")
+        launch.write_key(chosen)
+        command = launch.serve_command(chosen, 7)
+        file = Path(command[command.index("--api-key-file") + 1])
+        assert file.read_text(encoding="utf-8") == "Schlüssel"
+        assert sys.platform == "win32" or file.stat().st_mode & 0o777 == 0o600
+        assert "Schlüssel" not in " ".join(command)
+        launch.write_key(Settings())
+        assert list(home.iterdir()) == []
+        assert "--api-key-file" not in launch.serve_command(Settings(), 7)
+
     def test_only_demo_is_the_bundled_model(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -183,14 +183,15 @@ def test_a_server_that_wants_a_key(
         return session.conversation.messages[-1]
 
     assert say().error == "This engine wants its API key. Enter it in the settings."
-    editor = headrace.window.settings.api_key
+    page = headrace.window.settings
+    editor = page.api_key
     assert editor.echoMode() is QLineEdit.EchoMode.Password
-    for wrong in ("two words", "Schlussel"):
-        editor.setText(wrong)
-        editor.editingFinished.emit()
-        assert "API key" in say().error
-    assert settings.load().api_key == "Schlussel"
+    editor.setText("two words")
+    assert page.problem("api_key") and not page.apply.isEnabled()
+    editor.setText("Schlussel")
+    page.apply.click()
+    assert "API key" in say().error
     editor.setText(" Schlüssel ")
-    editor.editingFinished.emit()
+    page.apply.click()
     assert settings.load().api_key == "Schlüssel"
     assert say().text == "Hello there."

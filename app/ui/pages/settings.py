@@ -72,6 +72,7 @@ class SettingsPage(QWidget):
             moe_cache_rate=self.cache_rate.value() / 100,
             context_tokens=self.context.value(),
             port=self.port.value(),
+            api_key=self.api_key.text().strip(),
         )
 
     @property
@@ -158,6 +159,8 @@ class SettingsPage(QWidget):
             self.context,
         )
         self._add(card, "port", "Port", "Where agents and IDEs find the engine.", self.port)
+        hint = "What the engine wants of its clients. Empty: whoever reaches it may use it."
+        self._add(card, "api_key", "API key", hint, self.api_key)
         return card
 
     def _make_app_card(self) -> Card:
@@ -169,13 +172,6 @@ class SettingsPage(QWidget):
             "Closing the window",
             "Without a tray, “keep running” minimises the window instead.",
             self.on_close,
-        )
-        self._add(
-            card,
-            "api_key",
-            "API key",
-            "For an engine that somebody else started with a key.",
-            self.api_key,
         )
         self._add(card, "theme", "Theme", "", self.theme)
         return card
@@ -205,6 +201,7 @@ class SettingsPage(QWidget):
         self.cache_rate.valueChanged.connect(self._edited)
         self.context.valueChanged.connect(self._edited)
         self.port.valueChanged.connect(self._edited)
+        self.api_key.textChanged.connect(self._edited)
         self.apply.clicked.connect(self._apply)
         self.revert.clicked.connect(lambda: self._show(self._store.now))
         store = self._store
@@ -212,7 +209,6 @@ class SettingsPage(QWidget):
         self.on_close.currentIndexChanged.connect(
             lambda _: store.update(on_close=self.on_close.currentData())
         )
-        self.api_key.editingFinished.connect(self._key_edited)
         self.theme.currentIndexChanged.connect(
             lambda _: store.update(theme=self.theme.currentData())
         )
@@ -225,11 +221,11 @@ class SettingsPage(QWidget):
         self.cache_rate.setValue(round(100 * settings.moe_cache_rate))
         self.context.setValue(settings.context_tokens)
         self.port.setValue(settings.port)
+        self.api_key.setText(settings.api_key)
         self._show_app_part(settings)
 
     def _show_app_part(self, settings: Settings) -> None:
         self.at_launch.setChecked(settings.start_engine_at_launch)
-        self.api_key.setText(settings.api_key)
         self.on_close.setCurrentIndex(self.on_close.findData(settings.on_close))
         self.theme.setCurrentIndex(self.theme.findData(settings.theme))
 
@@ -244,6 +240,7 @@ class SettingsPage(QWidget):
         for field in ENGINE_FIELDS:
             self._rows[field].show_problem(found.get(field, ""))
         restyle(self.model, wrong="model" in found)
+        restyle(self.api_key, wrong="api_key" in found)
         changed = needs_restart(self._store.now, draft)
         self.apply.setEnabled(changed and not found)
         restarts = self._running and self._ours
@@ -255,14 +252,6 @@ class SettingsPage(QWidget):
             else "The engine's settings have changed."
         )
         self._bar.setVisible(changed)
-
-    def _key_edited(self) -> None:
-        key = self.api_key.text().strip()
-        problem = problems(msgspec.structs.replace(self._store.now, api_key=key)).get("api_key", "")
-        self._rows["api_key"].show_problem(problem)
-        restyle(self.api_key, wrong=bool(problem))
-        if not problem:
-            self._store.update(api_key=key)
 
     def _apply(self) -> None:
         draft = self.draft
