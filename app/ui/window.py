@@ -44,7 +44,7 @@ class MainWindow(QMainWindow):
         self._quitting = False
         self.setWindowTitle("Headrace")
         self.setWindowIcon(icons.app_icon())
-        self.setMinimumSize(880, 600)
+        self.setMinimumSize(920, 600)
         self.resize(1200, 880)
         self.header = Header()
         self.rail = Rail(PAGES)

@@ -5,12 +5,12 @@ from collections.abc import Callable
 import pytest
 from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtGui import QGuiApplication, QWheelEvent
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QScrollArea, QStackedWidget
 from pytestqt.qtbot import QtBot
 
 from app.core import launch, settings
 from app.core.settings import Settings
-from app.core.supervisor import Phase
+from app.core.supervisor import EngineView, Phase
 from app.ui import theme, window
 from engine.messages import Stats
 from tests.app.conftest import Opener, ready
@@ -162,9 +162,38 @@ def test_stats_of_every_kind_are_shown(open_app: Opener) -> None:
     assert main.childAt(QPoint(5, 5)) is not None
 
 
+def test_the_smallest_window_cuts_nothing_off(open_app: Opener, qtbot: QtBot) -> None:
+    main = open_app().window
+    main.resize(main.minimumSize())
+    stats = Stats(
+        state="ready",
+        device="sim",
+        ttft_s=1.82,
+        ttft_worst_s=1.82,
+        expert_slots=12345,
+        expert_slots_used=12345,
+        expert_total=23456,
+        expert_hits=888_888,
+        expert_misses=888_888,
+        expert_fills=888_888,
+        link_bytes_per_s=128.8e6,
+    )
+    view = EngineView(phase=Phase.READY, ours=False, reason="words " * 30, other_version="0.0.1")
+    main.dashboard.show_view(view, 0)
+    main.dashboard.show_stats(stats)
+    for index in range(len(window.PAGES)):
+        main.open_page(index)
+        qtbot.wait(20)
+        page = main.findChildren(QStackedWidget)[0].currentWidget()
+        for area in [page, *page.findChildren(QScrollArea)]:
+            if isinstance(area, QScrollArea):
+                needed = area.widget().minimumSizeHint().width()
+                assert needed <= area.viewport().width(), area.accessibleName()
+
+
 def test_the_place_on_the_screen_is_kept(open_app: Opener) -> None:
     headrace = open_app()
-    headrace.window.resize(900, 680)
+    headrace.window.resize(940, 680)
     headrace.window.end()
     saved: Settings = settings.load()
     assert saved.window_geometry
