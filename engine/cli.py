@@ -39,7 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_PORT if isinstance(error, PortInUse) else EXIT_ERROR
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            print(f"error: {error}", file=sys.stderr)
         # Whoever read the output has gone; Python must not complain about it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_ERROR

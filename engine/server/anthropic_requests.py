@@ -94,6 +94,11 @@ class MessagesRequest(CountRequest, kw_only=True):
         in_range(self.max_tokens, "max_tokens", 1)
         sampling_in_range(self)
         self.stop_strings()
+        if self.messages[-1].role == "assistant":
+            raise InvalidRequest(
+                "The last message is the assistant's: continuing an answer is not supported yet.",
+                param=f"messages.{len(self.messages) - 1}.role",
+            )
         if self.container is not None:
             raise InvalidRequest("container is not supported.", param="container")
 

@@ -73,6 +73,8 @@ class _Talk:
 
     async def turn(self, prompt: str) -> None:
         """Print the answer as it comes, and remember both sides."""
+        # Bytes that were no text came in as lone surrogates, which no tokenizer takes.
+        prompt = prompt.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         asked = [*self._messages, {"role": "user", "content": prompt}]
         tokens = self._text.chat_prompt(asked, context_tokens=self._ready.context_tokens)
         room = self._ready.context_tokens - len(tokens)

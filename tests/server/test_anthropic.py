@@ -81,6 +81,12 @@ def test_tokens_are_counted_as_they_are_used(client: anthropic.Anthropic, server
     assert bare < counted
 
 
+def test_an_answer_to_be_continued_is_refused(client: anthropic.Anthropic, server: Server) -> None:
+    begun: list[Any] = [*USER, {"role": "assistant", "content": "The answer is"}]
+    with pytest.raises(anthropic.BadRequestError, match="continuing an answer"):
+        client.messages.create(model=server.model, messages=begun, max_tokens=3)
+
+
 def test_blocks_of_history_are_read(client: anthropic.Anthropic, server: Server) -> None:
     cached = {"cache_control": {"type": "ephemeral"}}
     messages: list[Any] = [

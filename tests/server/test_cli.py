@@ -85,6 +85,31 @@ def test_the_demo_model_answers() -> None:
     assert (code, err) == (0, "") and "Paris" in out
 
 
+@pytest.mark.skipif(os.name == "nt", reason="arguments are text there")
+def test_bytes_that_are_no_text_are_shown_to_the_model_as_such(tiny_model: Path) -> None:
+    arguments = ["chat", "--model", str(tiny_model), "--max-tokens", "2", "--prompt"]
+    done = subprocess.run(
+        [os.fsencode(a) for a in (sys.executable, "-m", "engine.cli", *arguments)] + [b"\xff hi"],
+        capture_output=True,
+        timeout=START_S,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_an_output_that_takes_nothing_is_one_sentence(tiny_model: Path) -> None:
+    arguments = ["chat", "--model", str(tiny_model), "--max-tokens", "2", "--prompt", "hi"]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "engine.cli", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=START_S,
+        )
+    assert done.returncode == 1 and b"No space left" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
 def test_a_prompt_that_is_too_long_is_one_sentence(tiny_model: Path) -> None:
     arguments = ("chat", "--model", str(tiny_model), "--device", "cpu", "--threads", "1")
     code, out, err = run(*arguments, "--context", "64", "--prompt", "word " * 200)

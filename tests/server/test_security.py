@@ -13,6 +13,7 @@ import pytest
 
 from app.core import server_record
 from engine import processes
+from engine.server.app import printable
 from tests.server.running import Server, headrace, running
 
 CHAT = "/v1/chat/completions"
@@ -56,6 +57,15 @@ def test_a_file_without_a_key_is_refused(content: bytes | None, tmp_path: Path) 
     process = headrace("serve", "--model", "demo", "--api-key-file", str(tmp_path / "key"))
     _, err = process.communicate(timeout=30)
     assert process.returncode == 1 and err.startswith(f"error: --api-key-file {tmp_path / 'key'}")
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [("/v1/x", "/v1/x"), ("/a\n12:00 ERROR b\x1b[31m", "/a\\n12:00 ERROR b\\x1b[31m")],
+)
+def test_a_path_cannot_write_its_own_log_line(path: str, shown: str) -> None:
+    assert printable(path) == shown
+    assert len(printable("/" + "\n" * 9999)) < 500
 
 
 def test_keys_in_command_lines_are_hidden() -> None:
