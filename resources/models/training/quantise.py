@@ -139,8 +139,8 @@ def export(student: Student, vocabulary: StudentVocabulary, folder: Path) -> Non
         "eos_token_id": [vocabulary.im_end, vocabulary.end_of_text],
         "pad_token_id": vocabulary.im_end,
         "do_sample": True,
-        "temperature": 0.5,
-        "top_p": 0.9,
+        "temperature": 0.3,
+        "top_p": 0.8,
         "repetition_penalty": 1.05,
     }
     _write_json(folder / "generation_config.json", generation)
