@@ -217,8 +217,12 @@ class TestServerRecord:
             owner_started_since_boot=start.since_boot,
         )
         assert not alive.orphaned
-        reused = msgspec.structs.replace(alive, owner_started=1.0, owner_started_since_boot=0.01)
-        assert reused.orphaned
+        earlier = {
+            "owner_started": start.wall - 100,
+            # The parent may be the first process of all, which started with the system.
+            "owner_started_since_boot": abs(start.since_boot - 100),
+        }
+        assert msgspec.structs.replace(alive, **earlier).orphaned  # its pid was used again
         assert self.record(owner_pid=parent.pid).orphaned  # it was gone when the server started
         assert self.record(owner_pid=os.getpid(), owner_started=1.0).orphaned
         assert not self.record().orphaned  # by hand
