@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QByteArray, QEvent, Signal
+from PySide6.QtCore import QByteArray, QEvent, QSize, Signal
 from PySide6.QtGui import QCloseEvent, QHideEvent, QShowEvent
 from PySide6.QtWidgets import QMainWindow, QStackedWidget, QWidget
 
@@ -45,7 +45,7 @@ class MainWindow(QMainWindow):
         self.setWindowTitle("Headrace")
         self.setWindowIcon(icons.app_icon())
         self.setMinimumSize(920, 600)
-        self.resize(1200, 880)
+        self.resize(first_size(self.screen().availableSize()))
         self.header = Header()
         self.rail = Rail(PAGES)
         self.dashboard = DashboardPage()
@@ -190,3 +190,9 @@ class MainWindow(QMainWindow):
     def _save_place(self) -> None:
         saved = bytes(self.saveGeometry().toBase64().data()).decode()
         self._store.update(window_geometry=saved)
+
+
+def first_size(screen: QSize) -> QSize:
+    """The window's size before anyone has chosen one: all of it on the screen, its frame too."""
+    frame = QSize(16, 64)
+    return QSize(1200, 880).boundedTo(screen - frame)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from PySide6.QtCore import QPoint, QPointF, Qt
+from PySide6.QtCore import QPoint, QPointF, QSize, Qt
 from PySide6.QtGui import QGuiApplication, QWheelEvent
 from PySide6.QtWidgets import QApplication, QScrollArea, QStackedWidget
 from pytestqt.qtbot import QtBot
@@ -189,6 +189,13 @@ def test_the_smallest_window_cuts_nothing_off(open_app: Opener, qtbot: QtBot) ->
             if isinstance(area, QScrollArea):
                 needed = area.widget().minimumSizeHint().width()
                 assert needed <= area.viewport().width(), area.accessibleName()
+
+
+@pytest.mark.parametrize("screen", [(1366, 768), (1280, 800), (3840, 2160)])
+def test_the_first_window_lies_on_the_screen(screen: tuple[int, int]) -> None:
+    size = window.first_size(QSize(*screen))
+    assert size.width() < screen[0] and size.height() <= screen[1] - 40
+    assert (size.width(), size.height()) == (1200, min(880, screen[1] - 64))
 
 
 def test_the_place_on_the_screen_is_kept(open_app: Opener) -> None:
