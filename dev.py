@@ -82,7 +82,8 @@ def serve(arguments: list[str]) -> int:
     """Start the server, print one answer of the demo model, stay until Ctrl-C or SIGTERM."""
     command = [str(venv_python()), "-m", "engine.cli", "serve", "--model", "demo"]
     command += ["--owner-pid", str(os.getpid()), *arguments]
-    if "--port" not in arguments and port_is_taken(DEFAULT_PORT):
+    chosen = any(argument.split("=")[0] == "--port" for argument in arguments)
+    if not chosen and port_is_taken(DEFAULT_PORT):
         say(f"Port {DEFAULT_PORT} is taken: letting the system pick another one.")
         command += ["--port", "0"]
     for name in ("SIGTERM", "SIGHUP"):

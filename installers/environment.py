@@ -160,6 +160,7 @@ def install(flavour: str, stamp: str) -> None:
         say("Installing the other locked packages ...")
         pip("--requirement", str(LOCKED))
         pip("--no-deps", "--no-build-isolation", "--editable", str(ROOT))
+        spell_paths_in_ascii()
         check_torch(flavour)
     except KilledError:
         raise  # half of a package may lie there: the record stays at `installing`
@@ -168,6 +169,21 @@ def install(flavour: str, stamp: str) -> None:
         raise
     write_record("complete", stamp, flavour)
     say(f"Set-up complete in {time.monotonic() - started:.0f} s.")
+
+
+def spell_paths_in_ascii() -> None:
+    """Write the checkout's folder into the environment so that every Python finds it.
+
+    Before 3.13 Python reads .pth files in the locale's encoding: a folder with an umlaut stops
+    every start under LC_ALL=C, and on a Windows whose code page is not UTF-8. A line that begins
+    with `import` is executed, and may escape what is not ASCII.
+    """
+    for folder in ("lib/python*/site-packages", "Lib/site-packages"):
+        for file in VENV.glob(f"{folder}/_headrace.pth"):
+            text = file.read_text(encoding="utf-8")
+            if not text.isascii():
+                paths = [line for line in text.splitlines() if line.strip()]
+                file.write_text(f"import sys; sys.path += {ascii(paths)}\n", encoding="ascii")
 
 
 def empty_venv() -> None:

@@ -296,6 +296,23 @@ def test_streamed_text_joins_reasoning_and_answer() -> None:
         list(dev.streamed_text([b'data: {"error": {"message": "too long"}}\n']))
 
 
+def test_a_folder_with_an_umlaut_is_found_in_any_locale(checkout: Path) -> None:
+    """With the venv module's own site, where .pth files are read."""
+    site = checkout / ".venv" / "lib" / "python3.11" / "site-packages"
+    site.mkdir(parents=True)
+    (site / "_headrace.pth").write_text(f"{checkout}\n", encoding="utf-8")
+    environment.spell_paths_in_ascii()
+    assert (site / "_headrace.pth").read_bytes().isascii()
+    program = "import site, sys; site.addsitedir(sys.argv[1]); print(ascii(sys.path[-1]))"
+    plain = {"LC_ALL": "C", "PATH": os.environ["PATH"], "PYTHONUTF8": "0"}
+    if os.name == "nt":
+        plain |= {"SYSTEMROOT": os.environ["SYSTEMROOT"]}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(site)], env=plain, capture_output=True, text=True
+    )
+    assert (done.stdout.strip(), done.stderr) == (ascii(str(checkout)), "")
+
+
 def test_a_taken_port_is_seen() -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
