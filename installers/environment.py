@@ -183,7 +183,7 @@ def spell_paths_in_ascii() -> None:
             text = file.read_text(encoding="utf-8")
             if not text.isascii():
                 paths = [line for line in text.splitlines() if line.strip()]
-                file.write_text(f"import sys; sys.path += {ascii(paths)}\n", encoding="ascii")
+                file.write_text(f"import sys; sys.path += {paths!a}\n", encoding="ascii")
 
 
 def empty_venv() -> None:
