@@ -235,13 +235,13 @@ def full_table(results: Path) -> str:
         row[2 if bad else 3 if case.find("skipped") is not None else 1] += 1
     git = ["git", "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False).stdout
-    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs"
+    python = f"Python {platform.python_version()}"
+    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, {python}"
     when = f"{time.strftime('%Y-%m-%d')}, commit {commit.strip() or 'unknown'}"
     lines = [
         "# Results of the last full test run",
         "",
-        f"Written by `python3 dev.py test --full`: {when}, {machine}, "
-        f"Python {platform.python_version()}.",
+        f"Written by `python3 dev.py test --full`: {when}, {machine}.",
         "",
         "| suite | passed | failed | skipped | seconds |",
         "|---|---|---|---|---|",
