@@ -97,7 +97,7 @@ def serve(arguments: list[str]) -> int:
         await_ready(server, endpoint)
         say(f"\nOpenAI:    {endpoint}/v1/chat/completions\nAnthropic: {endpoint}/v1/messages\n")
         try:
-            print_answer(endpoint, "What is a headrace?")
+            print_answer(endpoint, "What is the capital of France?")
         except OSError as error:  # an option given here can ask for a key, say
             say(f"No answer was printed: {error}")
         say("\nCtrl-C ends Headrace.")

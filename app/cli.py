@@ -27,8 +27,15 @@ def main(argv: list[str] | None = None) -> int:
         print(problem, file=sys.stderr)
         return 1
     _log_to_file()
-    from app.ui import application  # Qt is imported only from here on
-
+    try:
+        from app.ui import application  # Qt is imported only from here on
+    except ImportError as error:
+        print(
+            f"The window cannot open, because Qt does not load: {error}\n"
+            "Without a window, the engine runs with: headrace serve",
+            file=sys.stderr,
+        )
+        return 1
     return application.run(hidden=arguments.hidden)
 
 

@@ -25,7 +25,10 @@ WARM_UP = (
     "Why is the sky blue?",
     "Write a short poem about water.",
 )
-QUESTION = "Write a Python function that adds two numbers, and explain it."
+QUESTIONS = (
+    "Give me three tips for staying healthy.",
+    "Write a Python function that adds two numbers.",
+)
 
 _TRAY = {
     "edge": "top",
@@ -73,7 +76,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--model", default="demo")
     parser.add_argument("--theme", choices=["dark", "light"], default="dark")
     parser.add_argument("--out", type=Path, default=ROOT / "docs")
-    parser.add_argument("--question", default=QUESTION)
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -142,7 +144,7 @@ def _take(arguments: argparse.Namespace) -> int:
         wait(lambda: headrace.tray.available, 10)
         for text in WARM_UP:
             session.ask(text)
-            wait(lambda: not session.busy, 20)
+            wait(lambda: not session.busy, 25)
             if session.busy:
                 session.stop()
             session.new_chat()
@@ -154,8 +156,9 @@ def _take(arguments: argparse.Namespace) -> int:
             session.stop()
         session.new_chat()
         main_window.open_page(window.CHAT)
-        session.ask(arguments.question)
-        wait(lambda: not session.busy, 60)
+        for question in QUESTIONS:
+            session.ask(question)
+            wait(lambda: not session.busy, 200)
         pause(0.5)
         picture("chat")
     finally:

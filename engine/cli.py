@@ -82,6 +82,9 @@ def _chat(options: argparse.Namespace) -> int:
 
 def _bench(arguments: list[str]) -> int:
     _start_logging("warning")
+    from engine.runtime.openmp import wait_without_spinning
+
+    wait_without_spinning()
     from engine.runtime.bench import main as bench  # torch, so only for this verb
 
     code: int = bench(arguments)

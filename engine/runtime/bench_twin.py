@@ -80,7 +80,10 @@ def _empty_model(config: dict[str, Any], dtype: torch.dtype) -> Any:
     made = transformers.AutoConfig.for_model(text["model_type"], **fields)
     with no_init_weights():
         model: Any = transformers.AutoModelForCausalLM
-        return model.from_config(made, dtype=dtype)
+        empty = model.from_config(made, dtype=dtype)
+    # Skipping the first values skips this too: an output layer that is the embedding.
+    empty.tie_weights()
+    return empty
 
 
 def _tensor(

@@ -31,6 +31,7 @@ from engine.messages import (
     Submit,
     unpack_commands,
 )
+from engine.runtime.openmp import wait_without_spinning
 from engine.runtime.pipes import FrameReader, FrameWriter, claim_pipes, die_with_parent
 
 if TYPE_CHECKING:
@@ -181,6 +182,7 @@ def _serve(reader: FrameReader, writer: FrameWriter) -> int:
 
 
 def main() -> int:
+    wait_without_spinning()
     read_fd, write_fd = claim_pipes()
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"

@@ -83,10 +83,10 @@ class MessagesRequest(CountRequest, kw_only=True):
 
     def check(self) -> None:
         super().check()
-        in_range(self.max_tokens, "max_tokens", 1, 1 << 31)
+        in_range(self.max_tokens, "max_tokens", 1)
         in_range(self.temperature, "temperature", 0, 2)
         in_range(self.top_p, "top_p", 0, 1)
-        in_range(self.top_k, "top_k", 0, 1 << 31)
+        in_range(self.top_k, "top_k", 0)
         self.stop_strings()
         if self.container is not None:
             raise InvalidRequest("container is not supported.", param="container")

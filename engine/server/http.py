@@ -20,6 +20,8 @@ from engine.errors import HeadraceError, InvalidRequest
 T = TypeVar("T")
 
 MAX_BODY_BYTES = 32 << 20
+LARGEST = (1 << 31) - 1
+"""Of counts in a request: beyond every context, and within what the runtime's records hold."""
 PING_S = 10.0
 """Silence after which a stream says that it lives: agents give up on quiet ones."""
 RETRY_AFTER_S = 2
@@ -159,9 +161,11 @@ def without_nulls(value: Any) -> Any:
     return value
 
 
-def in_range(value: float | None, name: str, low: float, high: float) -> None:
+def in_range(value: float | None, name: str, low: float, high: float = LARGEST) -> None:
+    """Raises InvalidRequest naming the field, its value and its bounds. None is absent."""
     if value is not None and not low <= value <= high:
-        raise InvalidRequest(f"{name} is {value}; it must be from {low:g} to {high:g}.", param=name)
+        bounds = f"{low:g} or more" if high == LARGEST else f"from {low:g} to {high:g}"
+        raise InvalidRequest(f"{name} is {value}; it must be {bounds}.", param=name)
 
 
 # --- answers ----------------------------------------------------------------------------------

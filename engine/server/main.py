@@ -27,6 +27,7 @@ from engine.server.service import Service
 
 log = logging.getLogger("headrace.server")
 
+KEEP_ALIVE_S = 75
 DRAIN_S = 3
 """Time that open connections get to take their last bytes once the server ends."""
 
@@ -106,6 +107,8 @@ class _Run:
                 access_log=False,
                 log_config=None,
                 server_header=False,
+                # Longer than clients keep idle connections, so that none meets one just closed.
+                timeout_keep_alive=KEEP_ALIVE_S,
                 proxy_headers=False,
                 timeout_graceful_shutdown=DRAIN_S,
             )

@@ -68,11 +68,11 @@ class _Common(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             raise InvalidRequest(
                 "stream_options is only allowed with stream: true.", param="stream_options"
             )
-        in_range(self.max_tokens, "max_tokens", 1, 1 << 31)
+        in_range(self.max_tokens, "max_tokens", 1)
         in_range(self.temperature, "temperature", 0, 2)
         in_range(self.top_p, "top_p", 0, 1)
         in_range(self.min_p, "min_p", 0, 1)
-        in_range(self.top_k, "top_k", -1, 1 << 31)
+        in_range(self.top_k, "top_k", -1)
         in_range(self.presence_penalty, "presence_penalty", -2, 2)
         in_range(self.frequency_penalty, "frequency_penalty", -2, 2)
         in_range(self.repetition_penalty, "repetition_penalty", 0.01, 10)
@@ -132,7 +132,7 @@ class ChatRequest(_Common, kw_only=True):
     def check(self) -> None:
         """Raises InvalidRequest naming the field."""
         self.check_common()
-        in_range(self.max_completion_tokens, "max_completion_tokens", 1, 1 << 31)
+        in_range(self.max_completion_tokens, "max_completion_tokens", 1)
         in_range(self.top_logprobs, "top_logprobs", 0, MAX_TOP_LOGPROBS)
         if self.top_logprobs and not self.logprobs:
             raise InvalidRequest("top_logprobs needs logprobs: true.", param="top_logprobs")

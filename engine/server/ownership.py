@@ -23,6 +23,7 @@ from engine.server.service import Service
 log = logging.getLogger("headrace.server")
 
 POLL_S = 1.0
+_REPLACE_TRIES, _REPLACE_PAUSE_S = 20, 0.02
 
 
 class ServerState(msgspec.Struct, kw_only=True):
@@ -49,10 +50,23 @@ def write_private(path: Path, content: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-        draft.replace(path)
+        _replace(draft, path)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+def _replace(draft: Path, path: Path) -> None:
+    """Windows refuses while another program has the file open, which readers do for a moment."""
+    for _ in range(_REPLACE_TRIES):
+        try:
+            draft.replace(path)
+            return
+        except PermissionError:
+            if os.name != "nt":
+                raise
+            time.sleep(_REPLACE_PAUSE_S)
+    draft.replace(path)
 
 
 class Ownership:
@@ -92,8 +106,9 @@ class Ownership:
 
     def withdraw(self) -> None:
         """Remove both files, unless a server started later has replaced them."""
-        if _read_state() == (self._state.pid, self._state.started):
-            paths.state_file().unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            if _read_state() == (self._state.pid, self._state.started):
+                paths.state_file().unlink()
         token_file = paths.control_token_file()
         with contextlib.suppress(OSError):
             if token_file.read_bytes() == self.token.encode():

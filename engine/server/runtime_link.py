@@ -128,6 +128,16 @@ class RuntimeLink:
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())
+        self._task.add_done_callback(self._ran)
+
+    def _ran(self, task: asyncio.Task[None]) -> None:
+        """A mistake in this module must not look like a model that loads for ever."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error("the link to the runtime failed", exc_info=error)
+            record = RuntimeDied(f"The link to the runtime failed: {error}").record()
+            self._set_failed(record)
+            self._fail_live(record)
 
     async def wait_loaded(self, on_change: Callable[[], None] | None = None) -> Ready:
         """Wait until the model runs; `on_change` is called at any news. Raises the typed error."""

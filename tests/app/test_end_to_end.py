@@ -21,6 +21,7 @@ from app.core.supervisor import Phase
 from app.ui import window
 from app.ui.application import Headrace
 from app.ui.widgets.message_view import AssistantMessage
+from engine import paths
 from tests.app.conftest import alive, close_app, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -253,3 +254,14 @@ def test_a_server_started_by_hand_is_used_and_left(
 def test_no_thread_was_needed() -> None:
     """Everything runs on Qt's event loop; this holds for the tests above, too."""
     assert threading.active_count() == 1
+
+
+@pytest.mark.skipif(not paths.demo_model().exists(), reason="a wheel comes without the demo model")
+def test_the_demo_model_answers(open_app: Opener, qtbot: QtBot) -> None:
+    """What a person sees first: the defaults, and an answer in words."""
+    headrace = open_app(start_engine_at_launch=True, port=0)
+    view = ask(headrace, qtbot, "Say hello.")
+    qtbot.waitUntil(lambda: not headrace.window.chat.session.busy, timeout=60_000)
+    assert view.message.state is MessageState.DONE, view.message.error
+    assert view.message.text.strip()
+    assert headrace.window.header.model.text() == "demo"

@@ -52,8 +52,10 @@ TORCH_FREE = (
     "engine.errors",
     "engine.paths",
     "engine.models.spec",
+    "engine.models.families",
     "engine.memory.budget",
     "engine.formats.blob",
+    "engine.formats.model_files",
     "engine.native",
 )
 QT_FREE = ("app.cli", "app.core", "engine")

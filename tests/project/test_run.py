@@ -17,7 +17,7 @@ from tests.project.checkout import ROOT
 
 pytestmark = [
     pytest.mark.skipif(os.name == "nt", reason="POSIX signals end the program"),
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(300),
 ]
 
 
@@ -34,13 +34,14 @@ def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         text=True,
     )
     # A reader that waits for a line that never comes is woken by the end of the program.
-    alarm = threading.Timer(150, program.kill)
+    alarm = threading.Timer(270, program.kill)
     alarm.start()
     yield program
     alarm.cancel()
-    for process in [*psutil.Process(program.pid).children(recursive=True)]:
-        process.kill()
-    program.kill()
+    if program.poll() is None:
+        for process in psutil.Process(program.pid).children(recursive=True):
+            process.kill()
+        program.kill()
     program.communicate()
 
 

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from transformers import LlamaConfig
 
 from engine.runtime import bench, bench_twin
+from tests.runtime.conftest import SMALL, save
 
 
 def test_it_measures_beside_transformers_and_writes_the_record(
@@ -28,6 +30,13 @@ def test_it_measures_beside_transformers_and_writes_the_record(
     assert ours["ratio"] == pytest.approx(ours["value"] / theirs["value"])
     assert record["notes"] == ["The first 12 of 12 greedy tokens are equal in both."]
     assert "decode cpu float32" in printed and "tok/s" in printed and str(file) in printed
+
+
+def test_a_twin_ties_its_embedding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tied = save(LlamaConfig(**SMALL, tie_word_embeddings=True), tmp_path / "tied")
+    arguments = ["--model", str(tied), "--tokens", "8", "--rounds", "1", "--threads", "1"]
+    assert bench.run_decode([*arguments, "--device", "cpu"]) == 0
+    assert "first 8 of 8 greedy tokens are equal" in capsys.readouterr().out
 
 
 def test_slots_are_in_the_name(moe_model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,6 +36,13 @@ def test_the_context_ends_where_the_kv_does(dense_model: Path) -> None:
     assert any("64 tokens" in note for note in ready.notes)
 
 
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="Linux lists a process's maps")
+def test_files_are_not_mapped_any_more(moe_model: Path) -> None:
+    engine = Engine.load(options(moe_model))
+    assert str(moe_model) not in Path("/proc/self/maps").read_text(encoding="utf-8")
+    engine.close()
+
+
 def test_progress_counts_experts_and_layers(moe_model: Path) -> None:
     seen: list[Progress] = []
     Engine.load(options(moe_model), seen.append)

@@ -31,6 +31,14 @@ def test_chat_prints_just_the_answer(tiny_model: Path) -> None:
     assert process.returncode == 0 and talk == once * 2
 
 
+def test_the_demo_model_answers() -> None:
+    arguments = ("chat", "--model", "demo", "--device", "cpu", "--temperature", "0")
+    code, out, err = run(
+        *arguments, "--max-tokens", "12", "--prompt", "What is the capital of France?"
+    )
+    assert (code, err) == (0, "") and "Paris" in out
+
+
 def test_a_prompt_that_is_too_long_is_one_sentence(tiny_model: Path) -> None:
     arguments = ("chat", "--model", str(tiny_model), "--device", "cpu", "--threads", "1")
     code, out, err = run(*arguments, "--context", "64", "--prompt", "word " * 200)

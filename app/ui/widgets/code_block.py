@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QFontMetrics, QGuiApplication, QWheelEvent
-from PySide6.QtWidgets import QFrame, QTextEdit, QWidget
+from PySide6.QtWidgets import QFrame, QSizePolicy, QTextEdit, QWidget
 
 from app.core.markdown import Code
 from app.ui import theme
@@ -43,6 +43,9 @@ class CodeBlock(QFrame):
         top.addStretch()
         top.addWidget(CopyButton("Copy code", self._copy))
         bar.setLayout(top)
+        fixed = QSizePolicy.Policy.Fixed
+        bar.setSizePolicy(QSizePolicy.Policy.Expanding, fixed)
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, fixed)
         inner = column(0)
         inner.setContentsMargins(14, 10, 8, 10)
         inner.addWidget(self._text)

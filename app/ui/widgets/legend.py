@@ -14,6 +14,7 @@ from app.ui.widgets.stacked_bar import Part
 
 _ROW = 24
 _COLUMN = 190
+_GAP = 28
 
 
 class Legend(QWidget):
@@ -49,7 +50,8 @@ class Legend(QWidget):
         numbers = theme.figures(font, 13, font.weight())
         for at, part in enumerate(self._parts):
             left, top = (at % columns) * width, (at // columns) * _ROW
-            box = QRectF(left, top, width - 28, _ROW)
+            gap = 0 if at % columns == columns - 1 else _GAP
+            box = QRectF(left, top, width - gap, _ROW)
             painter.setPen(Qt.PenStyle.NoPen)
             painter.setBrush(theme.colour(part.colour))
             painter.drawRoundedRect(QRectF(left, top + _ROW / 2 - 5, 10, 10), 3, 3)
