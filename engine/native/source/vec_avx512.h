@@ -98,14 +98,14 @@ HR_INLINE bool any_e4m3_nan(const uint8_t *p, int bytes) {
 // Byte i in the high half of the words of lanes 2i and 2i + 1.
 template <bool full>
 HR_INLINE Words spread_two(const uint8_t *p, int bytes) {
-  uint64_t raw = 0;
+  __m128i raw;
   if constexpr (full)
-    std::memcpy(&raw, p, 8);
+    raw = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(p));
   else
-    std::memcpy(&raw, p, static_cast<size_t>(bytes));
+    raw = _mm_maskz_loadu_epi8(static_cast<__mmask16>(first_bits(bytes)), p);
   const __m256i order = _mm256_setr_epi8(-1, 0, -1, 0, -1, 1, -1, 1, -1, 2, -1, 2, -1, 3, -1, 3,
                                          -1, 4, -1, 4, -1, 5, -1, 5, -1, 6, -1, 6, -1, 7, -1, 7);
-  return _mm256_shuffle_epi8(_mm256_set1_epi64x(static_cast<long long>(raw)), order);
+  return _mm256_shuffle_epi8(_mm256_broadcastq_epi64(raw), order);
 }
 
 // The low four bits of each lane as e2m1. The permutation looks at no other bits.
