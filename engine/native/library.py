@@ -22,7 +22,11 @@ logger = logging.getLogger(__name__)
 ABI = 1
 FOLDER = Path(__file__).resolve().parent / "_build"
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
-FORMATS = {"float32": 0, "bfloat16": 1, "float16": 2, "fp8_block": 3, "nvfp4": 4}
+FORMATS = {
+    **{"float32": 0, "bfloat16": 1, "float16": 2, "fp8_block": 3, "nvfp4": 4, "mxfp4": 5},
+    **{"q8_0": 6, "q4_0": 7, "q4_1": 8, "q4_k": 9, "q6_k": 10},
+}
+"""By their names in StoredWeight."""
 ACTIVATIONS = {"silu_glu": 0, "gelu_tanh_glu": 1, "clamped_swiglu": 2}
 FLOAT32, BFLOAT16 = 0, 1
 """Types of activations."""

@@ -14,8 +14,14 @@ from engine.experts.store import ExpertStore, plan_layers
 from engine.formats.blob import BlobSpec
 from engine.kernels.moe import moe_combine, moe_expert_rows, moe_experts
 from engine.kernels.native import expert_rows
-from engine.native.library import ACTIVATIONS, FORMATS, Library
-from tests.experts.checkpoint_experts import RandomExperts, plain, random_experts
+from engine.native.library import ACTIVATIONS, Library
+from tests.experts.checkpoint_experts import (
+    FORMATS,
+    GROUPS,
+    RandomExperts,
+    plain,
+    random_experts,
+)
 
 pytestmark = pytest.mark.usefixtures("tier")
 
@@ -62,8 +68,8 @@ ODD = [(33, 7), (130, 129)]
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("hidden", "inner"), SIZES + ODD)
 def test_rows_match_float64(storage: str, dtype: torch.dtype, hidden: int, inner: int) -> None:
-    if storage == "nvfp4" and (hidden, inner) in ODD:
-        hidden, inner = hidden // 16 * 16, (inner + 15) // 16 * 16
+    group = GROUPS.get(storage, 1)
+    hidden, inner = -(-hidden // group) * group, -(-inner // group) * group
     experts = random_experts(storage, experts=5, hidden=hidden, inner=inner)
     bank, spec = stored(experts)
     for tokens in (1, 5, 18, 66):
@@ -121,7 +127,7 @@ def test_routes_without_a_slot_keep_their_rows_and_experts_may_repeat(storage: s
 def test_a_row_depends_on_neither_company_nor_threads_nor_slot(
     storage: str, native: Library
 ) -> None:
-    experts = random_experts(storage, experts=5, hidden=576, inner=272)
+    experts = random_experts(storage, experts=5, hidden=576, inner=288)
     bank, spec = stored(experts)
     x = torch.randn(90, 576)
     ids = torch.rand(90, 5).argsort(1)[:, :3]
@@ -183,7 +189,7 @@ def test_wrong_inputs_are_refused() -> None:
 )
 @given(data=st.data(), storage=st.sampled_from(sorted(FORMATS)), seed=st.integers(0, 2**31))
 def test_any_step(data: st.DataObject, storage: str, seed: int) -> None:
-    group = 16 if storage == "nvfp4" else 1
+    group = GROUPS.get(storage, 1)
     hidden = data.draw(st.integers(2, 300 // group)) * group
     inner = data.draw(st.integers(2, 300 // group)) * group
     count = data.draw(st.integers(1, 6))

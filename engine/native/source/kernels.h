@@ -6,6 +6,7 @@
 //   scaled, global       whether a chunk's sum is multiplied by a scale, a row's by a number
 //   Row, row(m, r)       where row r lies
 //   visit<full>(row, c, valid, f)  f(part, vector) for each part of chunk c; returns the scale.
+//                                  Parts come in order: it is the order of summation.
 //                                  Unless full, only `valid` columns exist, the others are zero.
 //   code_bytes, scale_bytes        what a chunk takes in a row's `codes` and `scales`
 //

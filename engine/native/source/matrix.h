@@ -12,11 +12,18 @@ enum class Format : int32_t {
   float16 = 2,
   fp8_block = 3,
   nvfp4 = 4,
-  count = 5,
+  mxfp4 = 5,
+  q8_0 = 6,
+  q4_0 = 7,
+  q4_1 = 8,
+  q4_k = 9,
+  q6_k = 10,
+  count = 11,
 };
 
 constexpr int64_t FP8_BLOCK = 128;
 constexpr int64_t NVFP4_GROUP = 16;
+constexpr int64_t MXFP4_GROUP = 32;
 
 struct Matrix {
   Format format;

@@ -134,4 +134,31 @@ HR_INLINE F32 e2m1(U32 codes) {
   return _mm256_xor_ps(_mm256_permutevar8x32_ps(table, codes), _mm256_castsi256_ps(sign));
 }
 
+// A power of two for each four lanes. Code 0 is a float32 subnormal, 255 is NaN.
+template <bool full>
+HR_INLINE F32 e8m0_for_four(const uint8_t *p, int bytes) {
+  const int first = full || bytes > 0 ? p[0] : 0, second = full || bytes > 1 ? p[1] : 0;
+  const __m256i codes = _mm256_setr_epi32(first, first, first, first, second, second, second, second);
+  const __m256i half = _mm256_set1_epi32(0x00400000);
+  const __m256i bits = _mm256_max_epi32(_mm256_slli_epi32(codes, 23), half);
+  const __m256i nan = _mm256_cmpeq_epi32(codes, _mm256_set1_epi32(255));
+  return _mm256_castsi256_ps(_mm256_or_si256(bits, _mm256_and_si256(nan, half)));
+}
+
+HR_INLINE float half(const uint8_t *p) {
+  uint16_t bits;
+  std::memcpy(&bits, p, 2);
+  return _cvtsh_ss(bits);
+}
+HR_INLINE U32 widen(const uint8_t *p) {
+  return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p)));
+}
+HR_INLINE U32 widen_signed(const uint8_t *p) {
+  return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p)));
+}
+HR_INLINE F32 to_f32(U32 v) { return _mm256_cvtepi32_ps(v); }
+HR_INLINE U32 and_u32(U32 v, int mask) { return _mm256_and_si256(v, _mm256_set1_epi32(mask)); }
+HR_INLINE U32 or_u32(U32 a, U32 b) { return _mm256_or_si256(a, b); }
+HR_INLINE U32 shift_left_four(U32 v) { return _mm256_slli_epi32(v, 4); }
+
 }  // namespace headrace::HEADRACE_TIER

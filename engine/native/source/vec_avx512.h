@@ -115,4 +115,37 @@ HR_INLINE F32 e2m1(U32 codes) {
   return _mm512_permutexvar_ps(codes, table);
 }
 
+// A power of two for each four lanes. Code 0 is a float32 subnormal, 255 is NaN.
+template <bool full>
+HR_INLINE F32 e8m0_for_four(const uint8_t *p, int bytes) {
+  int32_t raw = 0;
+  if constexpr (full)
+    std::memcpy(&raw, p, 4);
+  else
+    for (int i = 0; i < bytes; ++i) raw |= p[i] << 8 * i;
+  const __m512i place = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+  const __m128i four = _mm_cvtepu8_epi32(_mm_cvtsi32_si128(raw));
+  const __m512i codes = _mm512_permutexvar_epi32(place, _mm512_castsi128_si512(four));
+  const __m512i half = _mm512_set1_epi32(0x00400000);
+  const __m512i bits = _mm512_max_epi32(_mm512_slli_epi32(codes, 23), half);
+  const __mmask16 nan = _mm512_cmpeq_epi32_mask(codes, _mm512_set1_epi32(255));
+  return _mm512_castsi512_ps(_mm512_mask_or_epi32(bits, nan, bits, half));
+}
+
+HR_INLINE float half(const uint8_t *p) {
+  uint16_t bits;
+  std::memcpy(&bits, p, 2);
+  return _cvtsh_ss(bits);
+}
+HR_INLINE U32 widen(const uint8_t *p) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
+}
+HR_INLINE U32 widen_signed(const uint8_t *p) {
+  return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
+}
+HR_INLINE F32 to_f32(U32 v) { return _mm512_cvtepi32_ps(v); }
+HR_INLINE U32 and_u32(U32 v, int mask) { return _mm512_and_si512(v, _mm512_set1_epi32(mask)); }
+HR_INLINE U32 or_u32(U32 a, U32 b) { return _mm512_or_si512(a, b); }
+HR_INLINE U32 shift_left_four(U32 v) { return _mm512_slli_epi32(v, 4); }
+
 }  // namespace headrace::HEADRACE_TIER

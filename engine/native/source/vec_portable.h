@@ -191,6 +191,55 @@ HR_INLINE F32 e2m1(U32 codes) {
   return r;
 }
 
+// A power of two for each four lanes. Code 0 is a float32 subnormal, 255 is NaN.
+template <bool full>
+HR_INLINE F32 e8m0_for_four(const uint8_t *p, int bytes) {
+  uint8_t raw[W / 4];
+  copy_first<W / 4>(raw, p, full ? W / 4 : bytes);
+  F32 r;
+  HR_LANES {
+    const uint32_t code = raw[i / 4];
+    r.v[i] = from_bits(code == 0 ? 0x00400000u : code == 255 ? 0x7FC00000u : code << 23);
+  }
+  return r;
+}
+
+HR_INLINE float half(const uint8_t *p) {
+  uint16_t bits;
+  std::memcpy(&bits, p, 2);
+  return f16_value(bits);
+}
+HR_INLINE U32 widen(const uint8_t *p) {
+  U32 r;
+  HR_LANES r.v[i] = p[i];
+  return r;
+}
+HR_INLINE U32 widen_signed(const uint8_t *p) {
+  U32 r;
+  HR_LANES r.v[i] = static_cast<uint32_t>(static_cast<int32_t>(static_cast<int8_t>(p[i])));
+  return r;
+}
+HR_INLINE F32 to_f32(U32 a) {
+  F32 r;
+  HR_LANES r.v[i] = static_cast<float>(static_cast<int32_t>(a.v[i]));
+  return r;
+}
+HR_INLINE U32 and_u32(U32 a, uint32_t mask) {
+  U32 r;
+  HR_LANES r.v[i] = a.v[i] & mask;
+  return r;
+}
+HR_INLINE U32 or_u32(U32 a, U32 b) {
+  U32 r;
+  HR_LANES r.v[i] = a.v[i] | b.v[i];
+  return r;
+}
+HR_INLINE U32 shift_left_four(U32 a) {
+  U32 r;
+  HR_LANES r.v[i] = a.v[i] << 4;
+  return r;
+}
+
 #undef HR_LANES
 
 }  // namespace headrace::HEADRACE_TIER

@@ -6,6 +6,18 @@
 
 namespace headrace::HEADRACE_TIER {
 
+template <class Visit>
+HR_INLINE void visit_e2m1(U32 codes, Visit &visit) {
+  visit(0, e2m1(codes));
+  visit(1, e2m1(shift_right<4>(codes)));
+  visit(2, e2m1(shift_right<8>(codes)));
+  visit(3, e2m1(shift_right<12>(codes)));
+  visit(4, e2m1(shift_right<16>(codes)));
+  visit(5, e2m1(shift_right<20>(codes)));
+  visit(6, e2m1(shift_right<24>(codes)));
+  visit(7, e2m1(shift_right<28>(codes)));
+}
+
 struct Nvfp4 {
   struct Row {
     const uint8_t *codes, *scales;
@@ -19,15 +31,7 @@ struct Nvfp4 {
   }
   template <bool full, class Visit>
   static HR_INLINE F32 visit(const Row &row, int64_t c, int valid, Visit &&visit) {
-    const U32 codes = load_u32<full>(row.codes + c * (chunk / 2), valid / 2);
-    visit(0, e2m1(codes));
-    visit(1, e2m1(shift_right<4>(codes)));
-    visit(2, e2m1(shift_right<8>(codes)));
-    visit(3, e2m1(shift_right<12>(codes)));
-    visit(4, e2m1(shift_right<16>(codes)));
-    visit(5, e2m1(shift_right<20>(codes)));
-    visit(6, e2m1(shift_right<24>(codes)));
-    visit(7, e2m1(shift_right<28>(codes)));
+    visit_e2m1(load_u32<full>(row.codes + c * code_bytes, valid / 2), visit);
     return e4m3_over_256<true>(
         spread_two<full>(row.scales + c * scale_bytes, valid / NVFP4_GROUP));
   }
