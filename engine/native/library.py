@@ -22,14 +22,14 @@ logger = logging.getLogger(__name__)
 ABI = 1
 FOLDER = Path(__file__).resolve().parent / "_build"
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
-FORMATS = {
-    **{"float32": 0, "bfloat16": 1, "float16": 2, "fp8_block": 3, "nvfp4": 4, "mxfp4": 5},
-    **{"q8_0": 6, "q4_0": 7, "q4_1": 8, "q4_k": 9, "q6_k": 10},
-}
+_NAMES = "float32 bfloat16 float16 fp8_block nvfp4 mxfp4 q8_0 q4_0 q4_1 q4_k q6_k"
+FORMATS = {name: number for number, name in enumerate(_NAMES.split())}
 """By their names in StoredWeight."""
 ACTIVATIONS = {"silu_glu": 0, "gelu_tanh_glu": 1, "clamped_swiglu": 2}
 FLOAT32, BFLOAT16 = 0, 1
 """Types of activations."""
+
+_CPUS = os.cpu_count() or 1
 
 OK, BAD_ARGUMENT, BAD_SLOT, OUT_OF_MEMORY = range(4)
 
@@ -112,7 +112,8 @@ class Library:
         self._library.headrace_set_tier(usable.index(name))
 
     def set_threads(self, threads: int) -> None:
-        """Have this many threads, the caller's included."""
+        """Have this many threads, the caller's included; never more than there are CPUs."""
+        threads = min(threads, _CPUS)
         if threads != self._threads:
             self._library.headrace_set_threads(threads)
             self._threads = threads
