@@ -161,4 +161,8 @@ HR_INLINE U32 and_u32(U32 v, int mask) { return _mm256_and_si256(v, _mm256_set1_
 HR_INLINE U32 or_u32(U32 a, U32 b) { return _mm256_or_si256(a, b); }
 HR_INLINE U32 shift_left_four(U32 v) { return _mm256_slli_epi32(v, 4); }
 
+// The low four bits of each lane, and the same less eight.
+HR_INLINE F32 nibble(U32 codes) { return to_f32(and_u32(codes, 15)); }
+HR_INLINE F32 nibble_less_eight(U32 codes) { return sub(nibble(codes), broadcast(8.0f)); }
+
 }  // namespace headrace::HEADRACE_TIER

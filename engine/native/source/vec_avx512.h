@@ -148,4 +148,15 @@ HR_INLINE U32 and_u32(U32 v, int mask) { return _mm512_and_si512(v, _mm512_set1_
 HR_INLINE U32 or_u32(U32 a, U32 b) { return _mm512_or_si512(a, b); }
 HR_INLINE U32 shift_left_four(U32 v) { return _mm512_slli_epi32(v, 4); }
 
+// The low four bits of each lane, and the same less eight. One permutation, which looks at no other
+// bits, instead of a mask, a conversion and a subtraction.
+HR_INLINE F32 nibble(U32 codes) {
+  return _mm512_permutexvar_ps(codes, _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13,
+                                                     14, 15));
+}
+HR_INLINE F32 nibble_less_eight(U32 codes) {
+  return _mm512_permutexvar_ps(codes, _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4,
+                                                     5, 6, 7));
+}
+
 }  // namespace headrace::HEADRACE_TIER

@@ -240,6 +240,10 @@ HR_INLINE U32 shift_left_four(U32 a) {
   return r;
 }
 
+// The low four bits of each lane, and the same less eight.
+HR_INLINE F32 nibble(U32 codes) { return to_f32(and_u32(codes, 15)); }
+HR_INLINE F32 nibble_less_eight(U32 codes) { return sub(nibble(codes), broadcast(8.0f)); }
+
 #undef HR_LANES
 
 }  // namespace headrace::HEADRACE_TIER

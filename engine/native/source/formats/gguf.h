@@ -34,12 +34,11 @@ struct Q4_0 {
   template <bool, class Visit>
   static HR_INLINE F32 visit(const Row &row, int64_t c, int, Visit &&visit) {
     const uint8_t *at = row.codes + c * code_bytes;
-    const F32 eight = broadcast(8.0f);
     constexpr int middle = parts / 2;
     for (int p = 0; p < middle; ++p)
-      visit(p, sub(to_f32(and_u32(widen(at + 2 + p * W), 15)), eight));
+      visit(p, nibble_less_eight(widen(at + 2 + p * W)));
     for (int p = 0; p < middle; ++p)
-      visit(middle + p, sub(to_f32(shift_right<4>(widen(at + 2 + p * W))), eight));
+      visit(middle + p, nibble_less_eight(shift_right<4>(widen(at + 2 + p * W))));
     return broadcast(half(at));
   }
 };
@@ -57,9 +56,9 @@ struct Q4_1 {
     const F32 scale = broadcast(half(at)), least = broadcast(half(at + 2));
     constexpr int middle = parts / 2;
     for (int p = 0; p < middle; ++p)
-      visit(p, add(mul(scale, to_f32(and_u32(widen(at + 4 + p * W), 15))), least));
+      visit(p, add(mul(scale, nibble(widen(at + 4 + p * W))), least));
     for (int p = 0; p < middle; ++p)
-      visit(middle + p, add(mul(scale, to_f32(shift_right<4>(widen(at + 4 + p * W)))), least));
+      visit(middle + p, add(mul(scale, nibble(shift_right<4>(widen(at + 4 + p * W)))), least));
     return zero();
   }
 };
@@ -95,11 +94,11 @@ struct Q4_K {
       const int p = g * 32 / W;
       constexpr int steps = 32 / W;
       for (int i = 0; i < steps; ++i) {
-        const F32 low = to_f32(and_u32(widen(codes + i * W), 15));
+        const F32 low = nibble(widen(codes + i * W));
         visit(p + i, sub(mul(scales[0], low), minima[0]));
       }
       for (int i = 0; i < steps; ++i) {
-        const F32 high = to_f32(shift_right<4>(widen(codes + i * W)));
+        const F32 high = nibble(shift_right<4>(widen(codes + i * W)));
         visit(p + steps + i, sub(mul(scales[1], high), minima[1]));
       }
     }
