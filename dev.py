@@ -239,7 +239,7 @@ def full_table(results: Path) -> str:
     lines = [
         "# Results of the last full test run",
         "",
-        f"Written by `python3 dev.py test --full`: {when}, {machine}, {platform.python_version()}.",
+        f"Written by `python3 dev.py test --full`: {when}, {machine}, Python {platform.python_version()}.",
         "",
         "| suite | passed | failed | skipped | seconds |",
         "|---|---|---|---|---|",

@@ -16,6 +16,10 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from app.core.settings import ThemeName
 
 ROOT = Path(__file__).resolve().parent.parent
 SCREEN = (1296, 968)
@@ -48,6 +52,7 @@ _OPENBOX = """<openbox_config xmlns="http://openbox.org/3.4/rc">
 def main() -> int:
     arguments = _arguments()
     if arguments.inside:
+        sys.path.insert(0, str(ROOT))
         return _take(arguments)
     processes: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory(prefix="headrace-screenshots-") as home:
@@ -96,75 +101,87 @@ def _start_screen(processes: list[subprocess.Popen[bytes]]) -> str:
         return f":{answer.readline().strip()}"
 
 
-def _take(arguments: argparse.Namespace) -> int:
-    """Inside the X server: open the app, let it work, take the pictures."""
-    sys.path.insert(0, str(ROOT))
-    from PySide6.QtCore import QEventLoop
-    from PySide6.QtWidgets import QApplication
+class _Camera:
+    """The open app, driven from outside its event loop, and what it takes pictures with."""
 
-    from app.core import settings
-    from app.core.supervisor import Phase
-    from app.ui import window
-    from app.ui.application import Headrace
+    def __init__(self, model: str, theme: ThemeName, out: Path) -> None:
+        from PySide6.QtWidgets import QApplication
 
-    settings.save(
-        settings.Settings(
-            model=arguments.model,
-            device="sim",
-            moe_cache_rate=0.37,
-            port=0,
-            theme=arguments.theme,
+        from app.core import settings
+        from app.ui.application import Headrace
+
+        wanted = settings.Settings(
+            model=model, device="sim", moe_cache_rate=0.37, port=0, theme=theme
         )
-    )
-    app = QApplication(["Headrace"])
-    headrace = Headrace(app)
-    headrace.begin(hidden=False)
-    main_window = headrace.window
-    main_window.move(48, 44)
+        settings.save(wanted)
+        self._out = out
+        self._app = QApplication(["Headrace"])
+        self.headrace = Headrace(self._app)
+        self.headrace.begin(hidden=False)
+        self.headrace.window.move(48, 44)
 
-    def wait(condition: Callable[[], bool], seconds: float) -> None:
+    def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Whether the condition came true in time."""
+        from PySide6.QtCore import QEventLoop
+
         deadline = time.monotonic() + seconds
-        while not condition() and time.monotonic() < deadline:
-            app.processEvents(QEventLoop.ProcessEventsFlag.AllEvents, 50)
+        while not condition():
+            if time.monotonic() > deadline:
+                return False
+            self._app.processEvents(QEventLoop.ProcessEventsFlag.AllEvents, 50)
             time.sleep(0.01)
+        return True
 
-    def pause(seconds: float) -> None:
-        wait(lambda: False, seconds)
+    def pause(self, seconds: float) -> None:
+        self.wait(lambda: False, seconds)
 
-    def picture(name: str) -> None:
-        path = arguments.out / f"screenshot-{name}.png"
-        app.primaryScreen().grabWindow(0).save(str(path), "PNG", 0)
+    def ask(self, text: str, seconds: float) -> None:
+        """Ask and wait for the answer; what is not written by then is cut off."""
+        session = self.headrace.window.chat.session
+        session.ask(text)
+        if not self.wait(lambda: not session.busy, seconds):
+            session.stop()
+
+    def picture(self, name: str) -> None:
+        path = self._out / f"screenshot-{name}.png"
+        self._app.primaryScreen().grabWindow(0).save(str(path), "PNG", 0)
         print(f"{path}: {path.stat().st_size:,} bytes")
         if path.stat().st_size > MOST_BYTES:
             raise SystemExit(f"{path} exceeds {MOST_BYTES:,} bytes")
 
-    session = main_window.chat.session
+    def close(self) -> None:
+        self.headrace.engine.idle.connect(self._app.quit)
+        self.headrace.quit()
+        self._app.exec()
+
+
+def _take(arguments: argparse.Namespace) -> int:
+    """Inside the X server: open the app, let it work, take the pictures."""
+    from app.core.supervisor import Phase
+    from app.ui import window
+
+    camera = _Camera(arguments.model, arguments.theme, arguments.out)
+    headrace = camera.headrace
+    session = headrace.window.chat.session
     try:
-        wait(lambda: headrace.engine.view.phase is Phase.READY, 120)
-        wait(lambda: headrace.tray.available, 10)
+        if not camera.wait(lambda: headrace.engine.view.phase is Phase.READY, 120):
+            raise SystemExit("the engine is not ready after two minutes")
+        camera.wait(lambda: headrace.tray.available, 10)
         for text in WARM_UP:
-            session.ask(text)
-            wait(lambda: not session.busy, 25)
-            if session.busy:
-                session.stop()
+            camera.ask(text, 25)
             session.new_chat()
-            pause(2)
+            camera.pause(2)
         session.ask(WARM_UP[0])
-        pause(8)
-        picture("dashboard")
-        if session.busy:
-            session.stop()
+        camera.pause(8)
+        camera.picture("dashboard")
         session.new_chat()
-        main_window.open_page(window.CHAT)
+        headrace.window.open_page(window.CHAT)
         for question in QUESTIONS:
-            session.ask(question)
-            wait(lambda: not session.busy, 200)
-        pause(0.5)
-        picture("chat")
+            camera.ask(question, 200)
+        camera.pause(0.5)
+        camera.picture("chat")
     finally:
-        headrace.engine.idle.connect(app.quit)
-        headrace.quit()
-        app.exec()
+        camera.close()
     return 0
 
 

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import io
 import logging
 import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import engine
-from engine.errors import HeadraceError, PortInUse
-from engine.options import EngineOptions
+from engine.errors import HeadraceError, InvalidRequest, PortInUse
+from engine.options import DEFAULT_PORT, EngineOptions
 
 EXIT_ERROR, EXIT_USAGE, EXIT_PORT = 1, 2, 3
-DEFAULT_PORT = 11711
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb. Returns the exit code: 0, 1 typed error, 2 usage, 3 port in use, 130 Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _print_anything()
     try:
         if arguments[:1] == ["bench"]:
             return _bench(arguments[1:])
@@ -37,10 +39,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_PORT if isinstance(error, PortInUse) else EXIT_ERROR
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            print(f"error: {error}", file=sys.stderr)
         # Whoever read the output has gone; Python must not complain about it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_ERROR
+
+
+def _print_anything() -> None:
+    """A terminal or pipe of few characters gets `?` for the others, rather than end the program."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 # --- verbs ------------------------------------------------------------------------------------
@@ -54,7 +65,7 @@ def _serve(options: argparse.Namespace) -> int:
             engine=_engine_options(options),
             host=options.host,
             port=options.port,
-            api_key=options.api_key,
+            api_key=_api_key(options),
             owner_pid=options.owner_pid,
             owner_grace_s=options.owner_grace,
             step_timeout_s=options.step_timeout,
@@ -63,6 +74,20 @@ def _serve(options: argparse.Namespace) -> int:
         )
     )
     return 0
+
+
+def _api_key(options: argparse.Namespace) -> str:
+    """The key that clients must send; "" for none. Raises InvalidRequest naming a file's fault."""
+    path: Path | None = options.api_key_file
+    if path is None:
+        return str(options.api_key or "")
+    try:
+        key = path.expanduser().read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"--api-key-file {path} cannot be read: {error}.") from error
+    if not key or len(key.split()) > 1:
+        raise InvalidRequest(f"--api-key-file {path} must hold one key, and nothing else.")
+    return key
 
 
 def _chat(options: argparse.Namespace) -> int:
@@ -135,6 +160,8 @@ def _parser() -> argparse.ArgumentParser:
 
     serve = verbs.add_parser(
         "serve",
+        # An abbreviation of --api-key would be written down with the key.
+        allow_abbrev=False,
         help="serve a model to OpenAI and Anthropic clients",
         description=(
             "Serve a model over HTTP. A model that does not load ends the program with its "
@@ -146,7 +173,16 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--port", type=_whole(0, 65535), default=DEFAULT_PORT, help="0 takes any (%(default)s)"
     )
-    serve.add_argument("--api-key", default="", metavar="KEY", help="want this key of clients")
+    key = serve.add_mutually_exclusive_group()
+    key.add_argument(
+        "--api-key",
+        type=_key,
+        metavar="KEY",
+        help="want this key of clients; other users of the machine can see it in process lists",
+    )
+    key.add_argument(
+        "--api-key-file", type=Path, metavar="PATH", help="the same with the key in a file"
+    )
     serve.add_argument(
         "--owner-pid",
         type=_whole(0),
@@ -230,6 +266,12 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
         help="restart a runtime whose step takes longer (%(default)g)",
     )
     parser.add_argument("--log-level", choices=LOG_LEVELS)
+
+
+def _key(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("an empty key would let everybody in")
+    return text
 
 
 def _whole(low: int, high: int | None = None) -> Callable[[str], int]:

@@ -203,11 +203,15 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     requests_running: int = 0
     requests_waiting: int = 0
     requests_finished: int = 0
+    """Ended without an error: answered, stopped, or cancelled by the client."""
     requests_failed: int = 0
+    """Refused, or ended by an error."""
     steps: int = 0
     # speed
     decode_tokens: int = 0
+    """Tokens sampled: also a prompt's first one, and end tokens, which no answer contains."""
     prefill_tokens: int = 0
+    """Prompt tokens computed, again after a preemption or a failed step too."""
     decode_tokens_per_s: float = 0.0
     prefill_tokens_per_s: float = 0.0
     ttft_s: float = 0.0

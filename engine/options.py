@@ -6,6 +6,9 @@ from typing import Literal
 
 import msgspec
 
+DEFAULT_PORT = 11711
+"""Of the server, where nobody names another."""
+
 DeviceName = Literal["auto", "cpu", "sim", "cuda"]
 DtypeName = Literal["auto", "float32", "bfloat16"]
 

@@ -159,6 +159,7 @@ def install(flavour: str, stamp: str) -> None:
     if not venv_python().exists():
         make_venv()
     try:
+        forget_older_metadata()
         install_torch(flavour)
         say("Installing the other locked packages ...")
         pip("--requirement", str(LOCKED))
@@ -218,6 +219,12 @@ def cmake() -> str:
     if not own.exists():
         pip(CMAKE)
     return str(own)
+
+
+def forget_older_metadata() -> None:
+    """Uninstall the project itself, or pip would complain that its old ranges are not met."""
+    command = [str(venv_python()), "-m", "pip", "uninstall", "--yes", "headrace"]
+    subprocess.run(command, check=False, capture_output=True)
 
 
 def locked_version(name: str) -> str:

@@ -11,21 +11,38 @@ from pathlib import Path
 from typing import Any
 
 from app.core import log_file
-from app.core.settings import Settings
+from app.core.settings import DEMO, Settings, model_path, write_private
 from engine import paths
 
 
 def serve_command(settings: Settings, owner_pid: int) -> list[str]:
     """The command line of the server for these settings."""
     command = [sys.executable, "-m", "engine.cli", "serve"]
-    command += ["--model", str(Path(settings.model).expanduser()), "--port", str(settings.port)]
+    # Absolute, since the server does not run in the app's folder.
+    model = model_path(settings.model)
+    command += ["--model", str(model) if model else DEMO, "--port", str(settings.port)]
     command += ["--device", settings.device, "--moe-cache-rate", f"{settings.moe_cache_rate:g}"]
     if settings.context_tokens:
         command += ["--context", str(settings.context_tokens)]
+    if settings.api_key:
+        command += ["--api-key-file", str(key_file())]
     command += ["--owner-pid", str(owner_pid)]
     if grace := paths.debug_setting("owner_grace"):
         command += ["--owner-grace", grace]
     return command
+
+
+def key_file() -> Path:
+    """Holds the API key for the server: a command line can be read by every user."""
+    return paths.home() / "api-key"
+
+
+def write_key(settings: Settings) -> None:
+    """Before a start. Raises OSError when the folder cannot be written."""
+    if settings.api_key:
+        write_private(key_file(), settings.api_key.encode())
+    else:
+        key_file().unlink(missing_ok=True)
 
 
 def server_log() -> Path:

@@ -7,17 +7,15 @@ the recorded command line before the app speaks to it as its own, let alone ends
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 import msgspec
 import psutil
 
-from engine import paths
+from engine import paths, processes
 
 log = logging.getLogger(__name__)
-
-START_TOLERANCE_S = 2.0
-"""psutil derives start times from clock ticks since boot; the clock may have been set since."""
 
 
 class ServerRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,13 +24,17 @@ class ServerRecord(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     started: float
     """psutil's create_time of that pid."""
+    started_since_boot: float = 0.0
+    """The same as engine.processes tells it; 0 where unknown."""
     argv: list[str] = []
     host: str = "127.0.0.1"
     port: int = 0
     version: str = ""
     control_token_file: str = ""
-    owner_pid: int | None = None
-    owner_started: float | None = None
+    owner_pid: int = 0
+    """0 where it was started by hand."""
+    owner_started: float = 0.0
+    owner_started_since_boot: float = 0.0
 
     @property
     def url(self) -> str:
@@ -40,9 +42,13 @@ class ServerRecord(msgspec.Struct, frozen=True, kw_only=True):
         return f"http://{reachable_host(self.host)}:{self.port}"
 
     @property
-    def owned(self) -> bool:
-        """Whether some app started it (by hand it belongs to nobody)."""
-        return bool(self.owner_pid)
+    def orphaned(self) -> bool:
+        """Whether its owner is gone, or is this process. By hand it belongs to somebody else."""
+        if self.owner_pid in (0, os.getpid()):
+            return bool(self.owner_pid)
+        return not processes.is_running(
+            self.owner_pid, self.owner_started, self.owner_started_since_boot
+        )
 
     def control_token(self) -> str:
         """The secret that changes to the engine want; empty where it cannot be read."""
@@ -76,17 +82,13 @@ def read(path: Path | None = None) -> ServerRecord | None:
 
 def is_running(record: ServerRecord) -> bool:
     """Whether the recorded process still runs: same pid, same start time, same command line."""
-    try:
-        process = psutil.Process(record.pid)
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return False
-        if abs(process.create_time() - record.started) > START_TOLERANCE_S:
-            return False
-        return same_command(record.argv, process.cmdline())
-    except psutil.AccessDenied:
-        # Another user's process cannot be this user's server.
+    if not processes.is_running(record.pid, record.started, record.started_since_boot):
         return False
+    try:
+        actual = processes.without_secrets(psutil.Process(record.pid).cmdline())
+        return same_command(record.argv, actual)
     except psutil.Error:
+        # Gone since, or another user's, which cannot be this user's server.
         return False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import tempfile
@@ -12,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from engine import paths
-from engine.options import DeviceName
+from engine.options import DEFAULT_PORT, DeviceName
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +22,8 @@ VERSION = 1
 OnClose = Literal["ask", "hide", "quit"]
 ThemeName = Literal["system", "light", "dark"]
 
-DEFAULT_PORT = 11711
+DEMO = "demo"
+"""The bundled model. Every other model is a path, `./demo` too."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,8 +31,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int = VERSION
     # what the engine is started with
-    model: str = "demo"
-    """Folder, GGUF file, or the name of a bundled model."""
+    model: str = DEMO
+    """Folder, GGUF file, or the name of the bundled model."""
     device: DeviceName = "auto"
     moe_cache_rate: float = 1.0
     """Share of all experts that have a slot, 0 < rate <= 1."""
@@ -38,6 +40,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """0 means the model's own limit."""
     port: int = DEFAULT_PORT
     """0 means any free port."""
+    api_key: str = ""
+    """What the engine wants of its clients; empty for none. The app sends it with its requests."""
     # how the app behaves
     start_engine_at_launch: bool = True
     on_close: OnClose = "ask"
@@ -46,7 +50,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What Qt saved of the window's place and size, base64."""
 
 
-ENGINE_FIELDS = ("model", "device", "moe_cache_rate", "context_tokens", "port")
+ENGINE_FIELDS = ("model", "device", "moe_cache_rate", "context_tokens", "port", "api_key")
 """Fields that a running engine only takes over when it restarts."""
 
 
@@ -59,15 +63,27 @@ def problems(settings: Settings) -> dict[str, str]:
     found: dict[str, str] = {}
     if not settings.model.strip():
         found["model"] = "Choose a model folder, a GGUF file, or “demo”."
-    elif _looks_like_path(settings.model) and not Path(settings.model).expanduser().exists():
-        found["model"] = f"Nothing exists at {settings.model}."
+    elif (path := model_path(settings.model)) is not None and not path.exists():
+        found["model"] = f"Nothing exists at {path}."
     if not 0 < settings.moe_cache_rate <= 1:
         found["moe_cache_rate"] = "The cache rate lies above 0 and goes up to 1 (100 %)."
     if settings.context_tokens < 0:
         found["context_tokens"] = "The context is 0 (the model's own limit) or a number of tokens."
+    if any(letter <= " " for letter in settings.api_key):
+        found["api_key"] = "A key has no spaces and no line breaks."
     if not 0 <= settings.port <= 65535:
         found["port"] = "A port lies between 1 and 65535; 0 takes any free one."
     return found
+
+
+def model_path(model: str) -> Path | None:
+    """Where the model lies, absolute; None for the bundled one. `~` of nobody stays as it is."""
+    if model == DEMO:
+        return None
+    path = Path(model)
+    with contextlib.suppress(RuntimeError):
+        path = path.expanduser()
+    return path.absolute()
 
 
 def needs_restart(old: Settings, new: Settings) -> bool:
@@ -103,9 +119,13 @@ def load(path: Path | None = None) -> Settings:
 
 def save(settings: Settings, path: Path | None = None) -> None:
     """Write all settings, whole or not at all. Raises OSError when the folder cannot be written."""
-    path = path or settings_file()
-    path.parent.mkdir(parents=True, exist_ok=True)
     body = msgspec.json.format(msgspec.json.encode(settings), indent=2)
+    write_private(path or settings_file(), body)
+
+
+def write_private(path: Path, body: bytes) -> None:
+    """Write a file, whole or not at all, that only its user can read. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".new")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -138,10 +158,6 @@ def _from_stored(stored: dict[str, Any], path: Path) -> Settings:
             default = getattr(Settings(), name)
             settings = msgspec.structs.replace(settings, **{name: default})
     return settings
-
-
-def _looks_like_path(model: str) -> bool:
-    return any(mark in model for mark in ("/", "\\", "~")) or model.lower().endswith(".gguf")
 
 
 def _set_aside(path: Path, aside: Path) -> None:

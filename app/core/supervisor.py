@@ -25,6 +25,10 @@ SILENT_S = 10.0
 """No answer for so long: the window says so."""
 HUNG_S = 60.0
 """No answer for so long: it is ended and started again."""
+ADOPT_PAUSE_S = 2.0
+"""Between two attempts to take a server over."""
+GAP_S = 5.0
+"""No tick for so long: the machine slept or the app did, so the engine is not to blame."""
 STOP_S = 12.0
 """A graceful end may take so long."""
 
@@ -68,7 +72,11 @@ class EngineView:
     adopted: bool = False
     """It was running when the app came."""
     ours: bool = True
-    """False for a server that was started by hand: the app uses it and leaves it alone."""
+    """False for a server that somebody else started: the app uses it and leaves it alone."""
+    adopting: bool = False
+    """It belongs to nobody any more, and is asked to belong to this app."""
+    other_version: str = ""
+    """What version it is, where that is not the app's own."""
     health: Health | None = None
 
 
@@ -104,7 +112,9 @@ class Supervisor:
         self._began = 0.0
         self._answered = 0.0
         self._ever_answered = False
+        self._ticked: float | None = None
         self._deadline: float | None = None
+        self._adopt_at: float | None = None
         self._quick = 0
         self._start_again = False
 
@@ -114,24 +124,32 @@ class Supervisor:
 
     # --- what the person wants ---
 
-    def start(self, *, found: bool = False, found_owned: bool = True) -> list[Action]:
-        """Start the engine, or take over the server that was found running."""
+    def start(
+        self, *, found: bool = False, orphaned: bool = False, other_version: str = ""
+    ) -> list[Action]:
+        """Start the engine, or use the server that was found running: an orphan is taken over."""
         if self.running:
             return []
         self._quick = 0
-        self.view = EngineView(reason="", ours=not found or found_owned)
-        return self._begin(
-            Action.ADOPT if found and found_owned else None if found else Action.SPAWN
-        )
+        if not found:
+            self.view = EngineView()
+            return self._begin(Action.SPAWN)
+        self.view = EngineView(ours=False, adopting=orphaned, other_version=other_version)
+        return self._begin(Action.ADOPT if orphaned else None)
 
     def stop(self) -> list[Action]:
+        """A server of somebody else's is left alone."""
+        if self.running and not self.view.ours:
+            return []
         self._start_again = False
         return self._end()
 
     def restart(self) -> list[Action]:
-        """End the engine and start it with the settings of now."""
+        """End the engine and start it with the settings of now, unless it is somebody else's."""
         if not self.running:
             return self.start()
+        if not self.view.ours:
+            return []
         self._start_again = True
         return self._end()
 
@@ -144,14 +162,21 @@ class Supervisor:
 
     def adopted(self) -> list[Action]:
         """The running server belongs to this app now."""
-        self.view = replace(self.view, adopted=True)
+        if self.view.adopting:
+            self.view = replace(self.view, ours=True, adopting=False, adopted=True)
         return []
 
     def adoption_failed(self, reason: str) -> list[Action]:
-        """A server of an app that is gone neither answers nor obeys: it is ended."""
-        self.view = replace(self.view, reason=reason)
-        self._start_again = True
-        return self._kill()
+        """It is asked again. One that serves but goes on to refuse is somebody else's then."""
+        if not self.view.adopting:
+            return []
+        now = self._clock()
+        serves = self._ever_answered and now - self._answered < SILENT_S
+        if serves and now - self._began >= HUNG_S:
+            self.view = replace(self.view, adopting=False, reason=reason)
+        else:
+            self._adopt_at = now + ADOPT_PAUSE_S
+        return []
 
     def spawn_failed(self, reason: str) -> list[Action]:
         return self._crashed(reason)
@@ -191,6 +216,7 @@ class Supervisor:
     def tick(self) -> list[Action]:
         """Call this a few times a second."""
         now = self._clock()
+        self._forgive_gap(now)
         phase = self.view.phase
         if phase is Phase.BACKING_OFF:
             if self.view.retry_at is not None and now >= self.view.retry_at:
@@ -199,7 +225,10 @@ class Supervisor:
             if self._deadline is not None and now >= self._deadline:
                 return self._kill()
         elif self.running:
-            return self._watch_silence(now)
+            again = self._adopt_at is not None and now >= self._adopt_at
+            if again:
+                self._adopt_at = None
+            return [Action.ADOPT] * again + self._watch_silence(now)
         return []
 
     # --- inside ---
@@ -208,7 +237,7 @@ class Supervisor:
         now = self._clock()
         self._began = self._answered = now
         self._ever_answered = False
-        self._deadline = None
+        self._deadline = self._adopt_at = None
         self.view = replace(
             self.view, phase=Phase.STARTING, retry_at=None, health=None, hint="", adopted=False
         )
@@ -229,24 +258,33 @@ class Supervisor:
         self.view = replace(self.view, phase=Phase.STOPPING, health=None, retry_at=None)
         return [Action.KILL]
 
+    def _forgive_gap(self, now: float) -> None:
+        """After a sleep every limit begins anew."""
+        gap = 0.0 if self._ticked is None else now - self._ticked
+        self._ticked = now
+        if gap > GAP_S:
+            self._began += gap
+            self._answered = now
+            if self._deadline is not None:
+                self._deadline = now + STOP_S
+
     def _watch_silence(self, now: float) -> list[Action]:
         silent = now - self._answered
-        if not self._ever_answered:
+        # An orphan nobody else will end; what somebody else started is theirs to end.
+        may_end = self.view.ours or self.view.adopting
+        if not self._ever_answered and self.view.ours:
             if silent < FIRST_ANSWER_S:
                 return []
             reason = f"The engine server did not answer within {FIRST_ANSWER_S:.0f} s of its start."
         elif silent < SILENT_S:
             return []
-        elif silent < HUNG_S or not self.view.ours:
+        elif silent < HUNG_S or not may_end:
             self.view = replace(self.view, phase=Phase.SILENT)
             return []
         else:
             reason = f"The engine server stopped answering for {HUNG_S:.0f} s and was ended."
-        if not self.view.ours:
-            self.view = replace(self.view, phase=Phase.SILENT, reason=reason)
-            return []
         self._start_again = True
-        self.view = replace(self.view, reason=reason)
+        self.view = replace(self.view, reason=reason, ours=True, adopting=False)
         return self._kill()
 
     def _crashed(self, reason: str) -> list[Action]:
@@ -257,7 +295,7 @@ class Supervisor:
         if self._quick >= MAX_QUICK_CRASHES:
             self.view = EngineView(phase=Phase.GAVE_UP, reason=reason, crashes=crashes)
             return []
-        delay = min(MAX_DELAY_S, 2.0 ** (crashes - 1))
+        delay = min(MAX_DELAY_S, 2.0 ** min(crashes - 1, 16))  # a float ends at 2 ** 1024
         self.view = EngineView(
             phase=Phase.BACKING_OFF, reason=reason, crashes=crashes, retry_at=now + delay
         )

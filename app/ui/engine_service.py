@@ -13,11 +13,13 @@ from PySide6.QtCore import QObject, QTimer, Signal
 
 from app.core import health as health_of
 from app.core import launch, log_file, server_record
+from app.core.completion import error_message
 from app.core.launch import Ending
 from app.core.server_record import ServerRecord
 from app.core.settings import Settings
 from app.core.supervisor import Action, EngineView, Phase, Supervisor
 from app.ui.http import Answer, EventStream, HttpClient
+from engine import __version__, processes
 from engine.messages import Stats
 
 log = logging.getLogger(__name__)
@@ -53,7 +55,7 @@ class EngineService(QObject):
         super().__init__(parent)
         self._settings = settings
         self._clock = clock
-        self.http = HttpClient(self)
+        self.http = HttpClient(lambda: settings().api_key, self)
         self.supervisor = Supervisor(clock)
         self.stats = Stats(state="stopped")
         self._shown = self.supervisor.view
@@ -66,6 +68,7 @@ class EngineService(QObject):
         self._last_health = self._last_look = self._last_stream = -1e9
         self._stream: EventStream | None = None
         self._watched = True
+        self._look_at_version = False
         self._timer = QTimer(self)
         self._timer.setInterval(TICK_MS)
         self._timer.timeout.connect(self._tick)
@@ -109,7 +112,9 @@ class EngineService(QObject):
             log.info("found a running server, pid %d at %s", record.pid, record.url)
         self._do(
             self.supervisor.start(
-                found=record is not None, found_owned=record is not None and record.owned
+                found=record is not None,
+                orphaned=record is not None and record.orphaned,
+                other_version=_other_version(record),
             )
         )
 
@@ -162,10 +167,10 @@ class EngineService(QObject):
         self._forget_server()
         path = launch.server_log()
         self._spawned_at = time.time()
+        settings = self._settings()
         try:
-            self._process = launch.ServerProcess(
-                launch.serve_command(self._settings(), os.getpid()), path
-            )
+            launch.write_key(settings)
+            self._process = launch.ServerProcess(launch.serve_command(settings, os.getpid()), path)
         except OSError as error:
             self._do(self.supervisor.spawn_failed(f"The engine server cannot be started: {error}"))
             return
@@ -180,9 +185,10 @@ class EngineService(QObject):
             if record is not self._record or self.view.phase is Phase.STOPPING:
                 return
             if answer.ok:
+                self._look_at_version = bool(self.view.other_version)
                 self._do(self.supervisor.adopted())
             else:
-                why = answer.error or f"status {answer.status}"
+                why = error_message(answer.body, answer.error or f"status {answer.status}")
                 reason = f"An engine server from before could not be taken over ({why})."
                 self._do(self.supervisor.adoption_failed(reason))
 
@@ -262,7 +268,7 @@ class EngineService(QObject):
             if (
                 record is not None
                 and record.owner_pid == os.getpid()
-                and record.started >= self._spawned_at - server_record.START_TOLERANCE_S
+                and record.started >= self._spawned_at - processes.START_TOLERANCE_S
                 and server_record.is_running(record)
             ):
                 self._record = record
@@ -294,7 +300,10 @@ class EngineService(QObject):
             return
         self._last_stream = now
         interval = 1 if self._watched else 10
-        stream = self.http.stream(f"{self._endpoint}/v1/engine/stats/stream?interval={interval}")
+        url = f"{self._endpoint}/v1/engine/stats/stream?interval={interval}"
+        # The server's own token opens this also where it wants a key that the app lacks.
+        token = self._record.control_token() if self._record is not None else ""
+        stream = self.http.stream(url, token=token)
         stream.arrived.connect(self._take_stats)
         stream.ended.connect(self._lose_stream)
         stream.failed.connect(self._lose_stream)
@@ -309,6 +318,15 @@ class EngineService(QObject):
         if (self.stats.state == "ready") != (self.view.phase is Phase.READY):
             self._last_health = -1e9  # the next health is worth asking for at once
         self.stats_changed.emit(self.stats)
+        self._replace_other_version(self.stats)
+
+    def _replace_other_version(self, stats: Stats) -> None:
+        """After an update the engine of before is still there; one that works is left to do so."""
+        if self._look_at_version and self.view.ours:
+            self._look_at_version = False
+            if not stats.requests_running and not stats.requests_waiting:
+                log.info("replacing an idle engine of version %s", self.view.other_version)
+                self.restart()
 
     def _lose_stream(self) -> None:
         self._stream = None
@@ -322,6 +340,7 @@ class EngineService(QObject):
         self._close_stream()
         self._process = None
         self._record = None
+        self._look_at_version = False
         self._last_health = -1e9
         if self._endpoint:
             self._endpoint = ""
@@ -331,6 +350,10 @@ class EngineService(QObject):
         if self.supervisor.view != self._shown:
             self._shown = self.supervisor.view
             self.view_changed.emit(self._shown)
+
+
+def _other_version(record: ServerRecord | None) -> str:
+    return record.version if record is not None and record.version != __version__ else ""
 
 
 def _log_size() -> int:

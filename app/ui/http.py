@@ -19,6 +19,8 @@ from app.core.sse import EventParser
 ANSWER_MS = 4_000
 """Health, stats and control answers come from a process that does nothing else."""
 
+UNAUTHORISED = 401
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -39,30 +41,37 @@ OnAnswer = Callable[[Answer], None]
 class HttpClient(QObject):
     """Requests to a server on this machine: never through a proxy, whatever the system says."""
 
-    def __init__(self, parent: QObject | None = None) -> None:
+    def __init__(self, key: Callable[[], str], parent: QObject | None = None) -> None:
+        """`key` is what goes with every request that has no token of its own; it may be empty."""
         super().__init__(parent)
+        self._key = key
         self._network = QNetworkAccessManager(self)
         self._network.setProxy(QNetworkProxy(QNetworkProxy.ProxyType.NoProxy))
 
     def get(self, url: str, on_answer: OnAnswer) -> None:
-        request = QNetworkRequest(QUrl(url))
+        request = self._request(url)
         request.setTransferTimeout(ANSWER_MS)
         self._answer(self._network.get(request), on_answer)
 
     def post(self, url: str, body: bytes, on_answer: OnAnswer, *, token: str = "") -> None:
-        request = _json_request(url)
+        request = self._request(url, token)
         request.setTransferTimeout(ANSWER_MS)
-        if token:
-            request.setRawHeader(b"Authorization", f"Bearer {token}".encode())
         self._answer(self._network.post(request, body), on_answer)
 
-    def stream(self, url: str, body: bytes | None = None) -> EventStream:
+    def stream(self, url: str, body: bytes | None = None, *, token: str = "") -> EventStream:
         """Server-sent events: of a GET, or of a POST with this JSON body. No time limit."""
-        request = _json_request(url)
+        request = self._request(url, token)
         request.setRawHeader(b"Accept", b"text/event-stream")
         if body is None:
             return EventStream(self._network.get(request), self)
         return EventStream(self._network.post(request, body), self)
+
+    def _request(self, url: str, token: str = "") -> QNetworkRequest:
+        request = QNetworkRequest(QUrl(url))
+        request.setHeader(QNetworkRequest.KnownHeaders.ContentTypeHeader, "application/json")
+        if secret := token or self._key():
+            request.setRawHeader(b"Authorization", f"Bearer {secret}".encode())
+        return request
 
     def _answer(self, reply: QNetworkReply, on_answer: OnAnswer) -> None:
         def finished() -> None:
@@ -117,6 +126,9 @@ class EventStream(QObject):
         status = _status(self._reply)
         if status >= 400:
             body = _bytes(self._reply.readAll())
+            if status == UNAUTHORISED:
+                self._fail("This engine wants its API key. Enter it in the settings.")
+                return
             self._fail(error_message(body, f"The engine answered with status {status}."))
         elif self._reply.error() != QNetworkReply.NetworkError.NoError:
             self._fail(f"The connection to the engine broke: {self._reply.errorString()}.")
@@ -131,12 +143,6 @@ class EventStream(QObject):
         self._reply.abort()
         self.failed.emit(sentence)
         self.deleteLater()
-
-
-def _json_request(url: str) -> QNetworkRequest:
-    request = QNetworkRequest(QUrl(url))
-    request.setHeader(QNetworkRequest.KnownHeaders.ContentTypeHeader, "application/json")
-    return request
 
 
 def _status(reply: QNetworkReply) -> int:

@@ -10,21 +10,16 @@ from PySide6.QtCore import QByteArray, QRectF, QSize, Qt
 from PySide6.QtGui import QColor, QIcon, QPainter, QPixmap
 from PySide6.QtSvg import QSvgRenderer
 
-from app.ui import theme
 from engine import paths
 
 _DRAWN_IN = "#000000"
 _SIZES = (16, 20, 24, 32, 48, 64, 128, 256)
 
 
-def icon(name: str, colour: str = "text", disabled: str = "muted") -> QIcon:
-    """An icon in a colour of the active scheme (by its field's name)."""
-    colours = theme.active()
+def icon(name: str, colour: str, disabled: str) -> QIcon:
+    """An icon in two colours (`#rrggbb`): of use, and while its widget is disabled."""
     result = QIcon()
-    for mode, tint in (
-        (QIcon.Mode.Normal, getattr(colours, colour)),
-        (QIcon.Mode.Disabled, getattr(colours, disabled)),
-    ):
+    for mode, tint in ((QIcon.Mode.Normal, colour), (QIcon.Mode.Disabled, disabled)):
         for pixels in (20, 40, 60):
             result.addPixmap(_drawn(_tinted(name, tint), pixels), mode)
     return result
@@ -37,8 +32,8 @@ def app_icon() -> QIcon:
     return result
 
 
-def tray_icon(dot: str) -> QIcon:
-    """The app's icon with a dot in a colour of the scheme at its corner."""
+def dotted_icon(dot: str, rim_colour: str) -> QIcon:
+    """The app's icon with a dot at its corner; both colours as `#rrggbb`."""
     result = QIcon()
     for pixels in (16, 22, 24, 32, 44, 48, 64):
         pixmap = _drawn(_source("headrace"), pixels)
@@ -48,9 +43,9 @@ def tray_icon(dot: str) -> QIcon:
         rim = pixels * 0.06
         box = QRectF(pixels - side, pixels - side, side, side)
         painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(QColor(theme.DARK.rail))
+        painter.setBrush(QColor(rim_colour))
         painter.drawEllipse(box)
-        painter.setBrush(QColor(getattr(theme.DARK, dot)))
+        painter.setBrush(QColor(dot))
         painter.drawEllipse(box.adjusted(rim, rim, -rim, -rim))
         painter.end()
         result.addPixmap(pixmap)

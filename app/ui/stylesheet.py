@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from app.ui.theme import Colours
+from collections.abc import Mapping
 
 _SHEET = """
 * {{ outline: none; }}
@@ -143,14 +140,8 @@ QScrollBar::add-page, QScrollBar::sub-page {{ background: transparent; }}
 """
 
 
-def stylesheet(colours: Colours, mono: str) -> str:
-    """Arrow and tick are files: a style sheet cannot tint an icon, so both schemes have theirs."""
-    from app.ui import icons  # icons tints by the active scheme, which theme has set by now
-
-    names = {name: getattr(colours, name) for name in colours.__dataclass_fields__}
-    return _SHEET.format(
-        mono=mono,
-        down_icon=icons.tinted_file("down", colours.muted),
-        check_icon=icons.tinted_file("check", colours.accent_text),
-        **names,
-    )
+def stylesheet(values: Mapping[str, object]) -> str:
+    """`values`: the scheme's colours by name, `mono` (a font family), and the files `down_icon` and
+    `check_icon`, since a style sheet cannot tint an icon.
+    """
+    return _SHEET.format(**values)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QColor, QFont, QFontDatabase, QFontInfo, QPalette
+from PySide6.QtGui import QColor, QFont, QFontDatabase, QFontInfo, QIcon, QPalette
 from PySide6.QtWidgets import QApplication
 
 from app.core.settings import ThemeName
+from app.ui import icons
 from app.ui.stylesheet import stylesheet
 
 GRID = 8
@@ -116,12 +117,31 @@ def colour(name: str, alpha: int = 255) -> QColor:
     return value
 
 
+def icon(name: str, colour: str = "text") -> QIcon:
+    """An icon in a colour of the active scheme (by its field's name), muted while disabled."""
+    return icons.icon(name, getattr(_active, colour), _active.muted)
+
+
+def tray_icon(dot: str) -> QIcon:
+    """The app's icon with a dot in a colour of the dark scheme, on panels of any colour."""
+    return icons.dotted_icon(getattr(DARK, dot), DARK.rail)
+
+
 def apply(app: QApplication, choice: ThemeName) -> None:
     """Take a scheme into use everywhere. Widgets hear of it as a StyleChange event."""
     global _active
     _active = _chosen(app, choice)
     app.setPalette(_palette(_active))
-    app.setStyleSheet(stylesheet(_active, mono_family()))
+    app.setStyleSheet(
+        stylesheet(
+            asdict(_active)
+            | {
+                "mono": mono_family(),
+                "down_icon": icons.tinted_file("down", _active.muted),
+                "check_icon": icons.tinted_file("check", _active.accent_text),
+            }
+        )
+    )
 
 
 def install(app: QApplication, choice: ThemeName) -> None:

@@ -7,7 +7,7 @@ from PySide6.QtGui import QAction, QGuiApplication
 from PySide6.QtWidgets import QMenu, QSystemTrayIcon
 
 from app.core.supervisor import RUNNING, EngineView, Phase
-from app.ui import icons
+from app.ui import icons, theme
 from app.ui.widgets.state_pill import WORDS
 
 _LOOK_MS = 3_000
@@ -72,12 +72,13 @@ class Tray(QObject):
         words, dot = WORDS[view.phase]
         if dot != self._dot:
             self._dot = dot
-            self.icon.setIcon(icons.tray_icon(dot))
+            self.icon.setIcon(theme.tray_icon(dot))
         self.icon.setToolTip(f"Headrace: {words.lower()}")
         self.state_action.setText(f"Engine: {words.lower()}")
         self._running = view.phase in RUNNING
         self.engine_action.setText("Stop engine" if self._running else "Start engine")
-        self.engine_action.setEnabled(view.phase is not Phase.STOPPING)
+        may_stop = view.ours and view.phase is not Phase.STOPPING
+        self.engine_action.setEnabled(may_stop or not self._running)
 
     def show_endpoint(self, endpoint: str) -> None:
         self._endpoint = endpoint

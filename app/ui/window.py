@@ -44,7 +44,7 @@ class MainWindow(QMainWindow):
         self._quitting = False
         self.setWindowTitle("Headrace")
         self.setWindowIcon(icons.app_icon())
-        self.setMinimumSize(880, 600)
+        self.setMinimumSize(920, 600)
         self.resize(1200, 880)
         self.header = Header()
         self.rail = Rail(PAGES)
@@ -112,7 +112,8 @@ class MainWindow(QMainWindow):
             self.quit_asked.emit()
 
     def _ask(self) -> CloseStep:
-        running = self._engine.view.phase in RUNNING
+        view = self._engine.view
+        running = view.phase in RUNNING and view.ours
         dialog = CloseDialog(self, tray=self._tray.available, engine_running=running)
         accepted = dialog.exec()
         choice = dialog.choice
@@ -148,7 +149,7 @@ class MainWindow(QMainWindow):
         self.header.show_view(view)
         self.dashboard.show_view(view, self._engine.seconds_to_retry())
         self.chat.show_view(view)
-        self.settings.set_engine_running(view.phase in RUNNING)
+        self.settings.set_engine(running=view.phase in RUNNING, ours=view.ours)
         if view.phase not in RUNNING:
             self._show_stats(Stats(state="stopped"))
 

@@ -19,7 +19,7 @@ DEMO = "demo"
 @dataclass(frozen=True)
 class ModelPlace:
     path: Path
-    """A folder in hub layout, or the (first) GGUF file."""
+    """A folder in hub layout, or the (first) GGUF file. Absolute: it can be passed on as it is."""
     name: str
     """What clients call the model: `org/name` in the hub's cache layout, else the folder's name."""
 
@@ -31,11 +31,14 @@ class ModelPlace:
 def locate(model: str) -> ModelPlace:
     """The model that a person names: `demo`, a folder, a hub cache folder or a GGUF file.
 
+    Only the bare word is the bundled model; `./demo` is a folder. The path that is returned is
+    absolute, so that no other reader takes it for that word.
+
     Raises ModelNotFound when there is no model, ModelFilesError when it is incomplete at a glance.
     """
     if model == DEMO:
-        return ModelPlace(path=paths.demo_model(), name=DEMO)
-    path = Path(model).expanduser()
+        return ModelPlace(path=paths.demo_model().absolute(), name=DEMO)
+    path = Path(model).expanduser().absolute()
     if not path.exists():
         raise ModelNotFound(
             f"The model {model!r} was not found: there is no such file or folder.",

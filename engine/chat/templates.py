@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,9 @@ from jinja2.exceptions import SecurityError
 from engine.chat.conversation import Message, fold_system, merge_turns, tool_calls_as_text
 from engine.chat.model_files import read_json
 from engine.chat.sandbox import BoundedEnvironment, LimitExceeded, TemplateRefusal
+from engine.chat.shields import SHIELDS, starts
 from engine.errors import InvalidRequest, ModelFilesError, UnsupportedModel
 
-# Unicode noncharacters: no text uses them, no tokenizer treats them specially.
-_SHIELDS = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))
 _RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 
 
@@ -114,9 +114,10 @@ class ChatTemplate:
         prepared = [self._prepared(message) for message in messages]
         if not self.mentions("tool_calls"):
             prepared = tool_calls_as_text(prepared)
-        shield = _shield_for(prepared, control_tokens)
+        pattern = starts(tuple(control_tokens))
+        shield = _shield_for(prepared, pattern)
         if shield:
-            prepared = [_shielded(message, control_tokens, shield) for message in prepared]
+            prepared = [_shielded(message, pattern, shield) for message in prepared]
         context = {
             **self._special,
             **(variables or {}),
@@ -170,11 +171,11 @@ class ChatTemplate:
         )
 
 
-def _shield_for(messages: list[Message], control_tokens: Iterable[str]) -> str:
+def _shield_for(messages: list[Message], control_tokens: re.Pattern[str]) -> str:
     texts = [text for message in messages for text in _texts(message)]
-    if not any(token in text for token in control_tokens for text in texts):
+    if not any(map(control_tokens.search, texts)):
         return ""
-    for shield in _SHIELDS:
+    for shield in SHIELDS:
         if not any(shield in text for text in texts):
             return shield
     raise InvalidRequest(
@@ -194,11 +195,9 @@ def _texts(value: Any) -> Iterable[str]:
             yield from _texts(item)
 
 
-def _shielded(value: Any, control_tokens: Iterable[str], shield: str) -> Any:
+def _shielded(value: Any, control_tokens: re.Pattern[str], shield: str) -> Any:
     if isinstance(value, str):
-        for token in control_tokens:
-            value = value.replace(token, token[:1] + shield + token[1:])
-        return value
+        return control_tokens.sub(rf"\1{shield}", value)
     if isinstance(value, dict):
         return {key: _shielded(item, control_tokens, shield) for key, item in value.items()}
     if isinstance(value, list):

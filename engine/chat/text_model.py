@@ -61,6 +61,11 @@ class TextModel:
                 hint="Send plain text to /v1/completions instead.",
                 param="messages",
             )
+        for message in messages:
+            # Rendering takes its time with long texts. What a person says is in every prompt whole;
+            # templates may leave out parts of older answers, and spaces around a text.
+            if message["role"] in ("user", "tool"):
+                self._refuse_far_too_long(message["content"].strip(), context_tokens, "messages")
         rendered = self.template.render(
             messages,
             control_tokens=tuple(self.tokenizer.special),
@@ -73,6 +78,27 @@ class TextModel:
         else:
             tokens = self.tokenizer.encode(rendered.text)
         return fitting(tokens, context_tokens, "messages")
+
+    def effort_variables(self, effort: str, param: str) -> dict[str, Any]:
+        """The template's variables for so much reasoning; `none` switches it off.
+
+        Raises InvalidRequest naming `param` where the template cannot be told so.
+        """
+
+        def mentioned(name: str) -> bool:
+            return self.template is not None and self.template.mentions(name)
+
+        if not effort:
+            return {}
+        if effort == "none" and mentioned("enable_thinking"):
+            return {"enable_thinking": False}
+        if effort == "none" and not mentioned("reasoning_effort"):
+            return {}  # there is nothing to switch off
+        if effort == "none" or not mentioned("reasoning_effort"):
+            raise InvalidRequest(
+                f"The model {self.name} knows no reasoning effort {effort!r}.", param=param
+            )
+        return {"reasoning_effort": effort}
 
     def text_prompt(self, text: str, *, context_tokens: int) -> list[int]:
         """Tokens of a plain text, with what the tokenizer itself puts in front."""

@@ -12,6 +12,7 @@ from typing import Any
 import tokenizers
 
 from engine.chat.model_files import ModelPlace
+from engine.chat.shields import Twin
 from engine.errors import ModelFilesError, UnsupportedModel
 
 COUNT_PIECE = 1 << 16
@@ -30,6 +31,8 @@ class Tokenizer:
         inner.no_truncation()
         self._inner = inner
         self._lock = threading.Lock()
+        self._twin: Twin | None = None
+        """Made when the first message needs it."""
         self.origin = origin
         added = inner.get_added_tokens_decoder()
         self.special: dict[str, int] = {
@@ -75,29 +78,13 @@ class Tokenizer:
             return list(self._inner.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def encode_shielded(self, text: str, shield: str) -> list[int]:
-        """Tokens of a text in which spellings broken by `shield` are plain text.
-
-        The pieces between real special tokens are encoded apart, as the tokenizer itself does.
-        """
+        """Tokens of a text in which spellings broken by `shield` are plain text."""
         if shield not in text:
             return self.encode(text)
-        pattern = re.compile("|".join(map(re.escape, sorted(self.special, key=len, reverse=True))))
-        tokens: list[int] = []
         with self._lock:
-            self._inner.encode_special_tokens = True
-            try:
-                position = 0
-                for match in [*pattern.finditer(text), None]:
-                    end = match.start() if match else len(text)
-                    piece = text[position:end].replace(shield, "")
-                    if piece:
-                        tokens += self._inner.encode(piece, add_special_tokens=False).ids
-                    if match:
-                        tokens.append(self.special[match.group()])
-                        position = match.end()
-            finally:
-                self._inner.encode_special_tokens = False
-        return tokens
+            if self._twin is None:
+                self._twin = Twin(self._inner, self.special)
+            return self._twin.encode(text, shield)
 
     def at_least(self, text: str, limit: int) -> int:
         """A lower bound of the number of tokens, exact enough to say that `limit` is exceeded.

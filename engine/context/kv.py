@@ -93,7 +93,3 @@ class KvPages:
         keys, values = self.layer(layer)
         wanted = pages[: self.pages_for(tokens)]
         return keys[wanted].flatten(0, 1)[:tokens], values[wanted].flatten(0, 1)[:tokens]
-
-    def copy_pages(self, source: Tensor, target: Tensor) -> None:
-        """Copy whole pages (all layers): int64 [n] each."""
-        self._storage[target] = self._storage[source]

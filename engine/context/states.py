@@ -71,9 +71,6 @@ class StatePool:
         """The state before a sequence's first token."""
         self._bytes[self._checked(row)].zero_()
 
-    def copy_row(self, source: int, target: int) -> None:
-        self._bytes[self._checked(target)] = self._bytes[self._checked(source)]
-
     def snapshot(self, row: int) -> Tensor:
         """A copy of one row: uint8 [row_bytes], opaque to everyone but `restore`."""
         return self._bytes[self._checked(row)].clone()

@@ -81,11 +81,6 @@ class Residency:
     def slot_of(self, layer: int, expert: int) -> int:
         return self._slot_of[layer][expert]
 
-    def owner_of(self, slot: int) -> tuple[int, int] | None:
-        """(layer, expert) in this slot."""
-        owner = self._slots[slot].owner
-        return None if owner == ABSENT else divmod(owner, self.experts)
-
     def resident(self, layer: int) -> list[int]:
         """Experts of this layer that have a slot, ascending."""
         return [expert for expert, slot in enumerate(self._slot_of[layer]) if slot != ABSENT]

@@ -82,7 +82,7 @@ def blob_spec(
     parts = []
     end = 0
     for name, dtype, shape in wanted:
-        offset = _round_up(end, PART_ALIGNMENT)
+        offset = round_up(end, PART_ALIGNMENT)
         part = BlobPart(name, offset, dtype, shape, _row_major(shape))
         parts.append(part)
         end = offset + part.nbytes
@@ -93,7 +93,7 @@ def blob_spec(
         intermediate=intermediate,
         parts=tuple(parts),
         nbytes=end,
-        stride=_round_up(end, BLOB_ALIGNMENT),
+        stride=round_up(end, BLOB_ALIGNMENT),
     )
 
 
@@ -141,5 +141,6 @@ def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
-def _round_up(nbytes: int, to: int) -> int:
-    return -(-nbytes // to) * to
+def round_up(number: int, to: int) -> int:
+    """The next multiple of `to`."""
+    return -(-number // to) * to

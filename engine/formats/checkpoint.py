@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from engine.errors import ModelFilesError, UnsupportedModel
+from engine.formats.blob import PLAIN_FORMATS
 from engine.formats.model_files import ModelFiles, inspect_model, open_gguf
 from engine.formats.quantisation import FP8_BLOCK, NVFP4_GROUP, Quantisation
 from engine.formats.tensor_info import TensorInfo
 from engine.formats.weight import StoredWeight
-
-PLAIN = ("float32", "bfloat16", "float16")
 
 
 class Checkpoint(ABC):
@@ -61,7 +60,7 @@ class Checkpoint(ABC):
         for a format this engine does not read.
         """
         info = self.info(f"{base}.weight")
-        if info.dtype in PLAIN:
+        if info.dtype in PLAIN_FORMATS:
             return StoredWeight(info.dtype, info.shape, {"weight": self.read(info.name)})
         if info.dtype == "float8_e4m3fn":
             return self._fp8_block(base, info)
@@ -90,7 +89,7 @@ class Checkpoint(ABC):
             )
         rows, columns = info.shape
         blocks = (-(-rows // FP8_BLOCK), -(-columns // FP8_BLOCK))
-        scale = self._scale(name, PLAIN, blocks).to(torch.float32)
+        scale = self._scale(name, PLAIN_FORMATS, blocks).to(torch.float32)
         return StoredWeight(
             "fp8_block", info.shape, {"weight": self.read(info.name), "scale": scale}
         )

@@ -8,7 +8,6 @@ against what is left of the file before it is used, so a truncated or hostile fi
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -322,41 +321,3 @@ def dequantise(raw: Bytes, kind: str) -> Floats:
     if raw.dtype != np.uint8 or raw.size % block_bytes:
         raise GgufError(f"{raw.size} bytes are not whole {kind} blocks")
     return DEQUANTISERS[kind](np.asarray(raw).reshape(-1)).reshape(-1)
-
-
-def write_gguf(
-    path: str | os.PathLike[str],
-    metadata: dict[str, str | int | float | list[str]],
-    tensors: dict[str, tuple[str, tuple[int, ...], bytes]],
-    alignment: int = 32,
-) -> None:
-    """Write a small GGUF file (for tests and tools): name -> (type, numpy shape, raw bytes)."""
-    numbers = {name: number for number, (name, _, _) in TENSOR_TYPES.items()}
-
-    def text(value: str) -> bytes:
-        raw = value.encode("utf-8")
-        return struct.pack("<Q", len(raw)) + raw
-
-    pairs = {**metadata, "general.alignment": alignment}
-    out = bytearray(MAGIC + struct.pack("<IQQ", 3, len(tensors), len(pairs)))
-    for key, value in pairs.items():
-        out += text(key)
-        if isinstance(value, str):
-            out += struct.pack("<I", _STRING) + text(value)
-        elif isinstance(value, int):
-            out += struct.pack("<II", 4, value)
-        elif isinstance(value, float):
-            out += struct.pack("<If", 6, value)
-        else:
-            out += struct.pack("<IIQ", _ARRAY, _STRING, len(value))
-            out += b"".join(text(item) for item in value)
-    offset = 0
-    for name, (kind, shape, raw) in tensors.items():
-        out += text(name) + struct.pack("<I", len(shape))
-        out += struct.pack(f"<{len(shape)}Q", *reversed(shape))
-        out += struct.pack("<IQ", numbers[kind], offset)
-        offset += -(-len(raw) // alignment) * alignment
-    out += bytes(-len(out) % alignment)
-    for _, _, raw in tensors.values():
-        out += raw + bytes(-len(raw) % alignment)
-    Path(path).write_bytes(bytes(out))

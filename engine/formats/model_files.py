@@ -230,6 +230,7 @@ def _gguf_files(path: Path) -> ModelFiles:
         )
     if metadata.get("general.architecture") == "clip":
         raise _projector(path)
+    _require_readable(tensors.values())
     return ModelFiles(
         kind="gguf",
         path=entry.parts[0],
@@ -241,6 +242,18 @@ def _gguf_files(path: Path) -> ModelFiles:
         files=entry.parts,
         tensors=tensors,
     )
+
+
+def _require_readable(tensors: Iterable[TensorInfo]) -> None:
+    """UnsupportedModel for the first tensor whose blocks nobody here can decode."""
+    from engine.formats.gguf import DEQUANTISERS
+
+    for info in tensors:
+        if info.dtype not in DEQUANTISERS:
+            raise UnsupportedModel(
+                f"{info.file}: tensor {info.name} is stored as {info.dtype}, which is not read",
+                hint=f"Choose a file of {', '.join(DEQUANTISERS)}.",
+            )
 
 
 def open_gguf(path: Path) -> GgufFile:

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 GROUP = 16
-E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""The magnitudes of codes 0-7; bit 3 of a code is its sign."""
+_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+E2M1_VALUES = (*_MAGNITUDES, *(-magnitude for magnitude in _MAGNITUDES))
+"""Of codes 0-15: bit 3 of a code is its sign."""
 E2M1_MAX = 6.0
 E4M3_MAX = 448.0
 # Between neighbours a value goes to the nearest code, a tie to the even one. A tie below an odd
@@ -72,7 +73,7 @@ def unpack(packed: Tensor) -> Tensor:
     """The e2m1 values [..., out, in] (float32, unscaled) of packed codes [..., out, in / 2]."""
     if packed.dtype != torch.uint8:
         raise ValueError(f"packed codes must be uint8, not {packed.dtype}")
-    table = torch.tensor([*E2M1, *(-v for v in E2M1)], dtype=torch.float32, device=packed.device)
+    table = torch.tensor(E2M1_VALUES, dtype=torch.float32, device=packed.device)
     codes = torch.stack([packed & 15, packed >> 4], dim=-1).flatten(-2)
     values: Tensor = table[codes.to(torch.int64)]
     return values

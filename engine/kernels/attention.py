@@ -10,10 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from engine.kernels.registry import operation
-
-SCORE_BYTES = 256 << 20
-"""A long chunk is cut where its scores would pass this: on a GPU, torch's attention with a mask and
-grouped queries holds all of them at once (its CPU kernel never does)."""
+from engine.memory.budget import SCORE_BYTES
 
 
 class PagedRows(Protocol):
@@ -36,13 +33,16 @@ def paged_attention(
     """Attention of q [N, heads, D] over pages [pages, page_tokens, kv_heads, D] that already hold
     the batch's own keys and values: [N, heads, D].
 
-    Each sequence is computed alone, so its rows depend on no neighbour.
+    Each sequence is computed alone, so its rows depend on no neighbour. Its keys and values are
+    copied into order, one sequence at a time: the budget's `workspace_per_token`.
     """
     out = torch.empty_like(q)
     for seq in sequences:
         total = seq.context + seq.length
         pages = seq.pages[: -(-total // keys.shape[1])]
         k, v = keys[pages].flatten(0, 1), values[pages].flatten(0, 1)
+        # On a GPU, torch's attention with a mask and grouped queries holds all scores at once (its
+        # CPU kernel never does).
         block = max(1, SCORE_BYTES // (4 * q.shape[1] * total))
         for first in range(0, seq.length, block):
             rows = slice(seq.start + first, seq.start + min(first + block, seq.length))

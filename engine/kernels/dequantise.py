@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from engine.formats import gguf
-from engine.formats.nvfp4 import E2M1, GROUP
+from engine.formats.blob import PLAIN_FORMATS
+from engine.formats.nvfp4 import E2M1_VALUES, GROUP
 from engine.formats.quantisation import FP8_BLOCK, MXFP4_GROUP
 from engine.formats.weight import StoredWeight
 
-PLAIN_FORMATS = ("float32", "bfloat16", "float16")
 GGUF_FORMATS = ("q8_0", "q4_0", "q4_1", "q4_k", "q6_k")
 # A block of 2^18 float32 weights is 1 MiB and stays in a core's own cache between look-up, scaling
 # and product. One thread, 2048 x 2048 NVFP4: 37 ms with a nibble at a time, 6 ms with a byte.
@@ -27,7 +27,7 @@ def _e2m1_pairs(device: torch.device) -> Tensor:
 
     One 8-byte element per byte makes the look-up a plain index_select.
     """
-    values = torch.tensor([*E2M1, *(-v for v in E2M1)], dtype=torch.float32)
+    values = torch.tensor(E2M1_VALUES, dtype=torch.float32)
     codes = torch.arange(256)
     pairs = torch.stack([values[codes & 15], values[codes >> 4]], dim=1)
     return pairs.view(torch.int64).reshape(256).to(device)

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from engine.formats.blob import PLAIN_FORMATS
 from engine.formats.quantisation import FP8_BLOCK
 from engine.formats.weight import StoredWeight
 from engine.kernels.dequantise import (
     CACHE_BLOCK_WEIGHTS,
     LARGE_BLOCK_WEIGHTS,
-    PLAIN_FORMATS,
     dequantise,
     dequantise_nvfp4,
     e4m3_to_float32,

@@ -19,5 +19,7 @@ class DecoderLayer:
     feed_forward: Callable[[Tensor], Tensor]
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
+        """x [N, hidden] of all sequences of the step: [N, hidden]. Its keys, values and states are
+        written on the way."""
         x = x + self.mixer(self.mixer_norm(x), step)
         return x + self.feed_forward(self.feed_forward_norm(x))

@@ -18,6 +18,7 @@ class Linear:
     bias: Tensor | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
+        """x [N, in]: [N, out] in x's dtype."""
         return linear(x, self.weight, self.bias)
 
 
@@ -27,6 +28,7 @@ class Embedding:
     dtype: torch.dtype
 
     def __call__(self, tokens: Tensor) -> Tensor:
+        """tokens int64 [N]: [N, hidden] in `dtype`."""
         return embedding(tokens, self.weight, self.dtype)
 
 
@@ -38,6 +40,7 @@ class RmsNorm:
     eps: float
 
     def __call__(self, x: Tensor) -> Tensor:
+        """x [..., D]: the same shape and dtype; the mean square is float32."""
         return rms_norm(x, self.weight, self.eps)
 
 
@@ -50,4 +53,5 @@ class Mlp:
     down: Linear
 
     def __call__(self, x: Tensor) -> Tensor:
+        """x [N, hidden]: [N, hidden]."""
         return self.down(swiglu(self.gate(x), self.up(x)))

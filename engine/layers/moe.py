@@ -33,6 +33,7 @@ class Moe:
     """[1, hidden]: its sigmoid scales the shared expert's output."""
 
     def __call__(self, x: Tensor) -> Tensor:
+        """x [T, hidden] of all sequences of the step: [T, hidden] in x's dtype."""
         # Routing is decided in float32: a rounded logit picks another expert.
         logits = torch.nn.functional.linear(x.to(torch.float32), self.router)
         ids, weights = router_top_k(logits, self.top_k, self.normalise_top_k)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import psutil
 
 from engine.errors import InvalidRequest, OutOfMemory
-from engine.formats.blob import ITEM_BYTES
+from engine.formats.blob import ITEM_BYTES, round_up
 from engine.models.spec import ModelSpec
 
 KV_RESERVE_TOKENS = 8192
@@ -20,6 +20,8 @@ PAGE_TOKENS = 16
 MARGIN_BYTES = 1 << 30
 MARGIN_SHARE = 0.05
 """Left to the rest of the machine: this share of what is free, at most MARGIN_BYTES."""
+SCORE_BYTES = 256 << 20
+"""Most that the scores of one call of attention may take: a longer chunk is cut."""
 AUTO_KV_SHARE = 0.25
 """What nobody asked for is not taken: KV sized by the solver ends at this share of what is free,
 unless its floor is more."""
@@ -43,7 +45,7 @@ def state_bytes(spec: ModelSpec, dtype: str) -> int:
     channels = 2 * delta.key_heads * delta.key_dim + delta.value_heads * delta.value_dim
     conv = layers * channels * (delta.conv_kernel - 1) * ITEM_BYTES[dtype]
     recurrent = layers * delta.value_heads * delta.key_dim * delta.value_dim * 4
-    return recurrent + _round_up(conv, 4)
+    return recurrent + round_up(conv, 4)
 
 
 def dense_parameters(spec: ModelSpec) -> int:
@@ -73,16 +75,40 @@ def _mixer_parameters(spec: ModelSpec, attention: bool) -> int:
     return spec.hidden * projections + (2 * keys + values) * delta.conv_kernel
 
 
+def _float32_parameters(spec: ModelSpec) -> int:
+    """Those of the dense weights that are float32 in any compute dtype: routers, convolutions."""
+    total = 0
+    if spec.moe is not None:
+        total += len(spec.moe_layers) * spec.moe.experts * spec.hidden
+    if spec.gated_delta is not None:
+        delta = spec.gated_delta
+        channels = 2 * delta.key_heads * delta.key_dim + delta.value_heads * delta.value_dim
+        total += len(spec.recurrent_layers) * channels * delta.conv_kernel
+    return total
+
+
 def dense_bytes(spec: ModelSpec, dtype: str) -> int:
-    """Upper bound of the weights outside the routed experts: all held in the compute dtype."""
-    return dense_parameters(spec) * ITEM_BYTES[dtype]
+    """Upper bound of the weights outside the routed experts: none is held quantised."""
+    item = ITEM_BYTES[dtype]
+    return dense_parameters(spec) * item + _float32_parameters(spec) * (4 - item)
 
 
-def workspace_bytes(spec: ModelSpec, chunk_tokens: int, max_sequences: int) -> int:
-    """Upper bound of what one step allocates and frees again, for the torch reference kernels.
+def workspace_per_token(spec: ModelSpec, dtype: str) -> int:
+    """What a step allocates for each token of the longest context: one layer's copy of a
+    sequence's keys and values, in order. One sequence at a time is computed, so there is one."""
+    if not spec.attention_layers:
+        return 0
+    return 2 * spec.attention.kv_heads * spec.attention.head_dim * ITEM_BYTES[dtype]
+
+
+def workspace_bytes(
+    spec: ModelSpec, chunk_tokens: int, max_sequences: int, context_tokens: int
+) -> int:
+    """Upper bound of what one step allocates and frees again, for the torch reference kernels,
+    beside `workspace_per_token`.
 
     Float32 activations of the widest places for a full chunk, the rows of its routed experts, one
-    decoded matrix or group of experts, and the logits of every sequence.
+    decoded matrix or group of experts, attention's scores, and the logits of every sequence.
     """
     a = spec.attention
     widest = max(
@@ -99,7 +125,10 @@ def workspace_bytes(spec: ModelSpec, chunk_tokens: int, max_sequences: int) -> i
         widest += moe.top_k * (4 * spec.hidden + 3 * moe.intermediate)
     decoded = max(32 << 20, 3 * 4 * spec.hidden * (spec.moe.intermediate if spec.moe else 0))
     tokens = chunk_tokens + max_sequences
-    return 4 * tokens * widest + decoded + 3 * 4 * max_sequences * spec.vocab_size
+    scores = 0
+    if spec.attention_layers:
+        scores = min(SCORE_BYTES, 4 * a.heads * min(chunk_tokens, context_tokens) * context_tokens)
+    return 4 * tokens * widest + decoded + scores + 3 * 4 * max_sequences * spec.vocab_size
 
 
 def slots_for_rate(cache_rate: float, blobs: int) -> int:
@@ -144,8 +173,11 @@ class Need:
     state: int
     """Of one sequence."""
     workspace: int
+    """What a step takes whatever the context is."""
     context_tokens: int
     """Longest request."""
+    workspace_per_token: int = 0
+    """And for each token of the longest context that is given."""
     context_is_asked: bool = False
     """The user named this context: refuse rather than lower it."""
     kv_tokens: int = 0
@@ -206,12 +238,14 @@ def solve(need: Need, *, has_slots: bool, host_free: int, device_free: int | Non
     `device_free` is what a real device (cuda) has free. Without it, and with slots, the device is
     `sim`: its memory is part of the host's, and as large as its contents. Raises OutOfMemory with
     both numbers in GB if the model, a context or KV size that was asked for, or the floor of the KV
-    cannot fit; InvalidRequest for a cache rate out of range.
+    cannot fit; InvalidRequest for a cache rate out of range, or a KV size below the context.
     """
     check_cache_rate(need.moe_cache_rate)
+    _check_context(need)
     store = sum(pool.stride * pool.blobs for pool in need.pools)
     own_memory = device_free is not None
     free = host_free if device_free is None else device_free
+    floor = _kv_floor(need)
     # Where the device has no memory of its own, the store is one more share of the host's.
     share = Share(
         free=free,
@@ -219,12 +253,11 @@ def solve(need: Need, *, has_slots: bool, host_free: int, device_free: int | Non
         store=0 if own_memory else store,
         dense=need.dense,
         states=need.state * need.max_sequences,
-        workspace=need.workspace,
+        workspace=_workspace(need, floor),
     )
     host = Share(free=host_free, margin=_margin(host_free), store=store)
     if own_memory:
         _check(host, 0, "host memory")
-    floor = _kv_floor(need)
     reserve = floor * need.kv_per_token
     smallest = sum(pool.stride for pool in need.pools) if has_slots else 0
     _check(share, reserve + smallest, "device memory" if own_memory else "host memory")
@@ -233,7 +266,8 @@ def solve(need: Need, *, has_slots: bool, host_free: int, device_free: int | Non
     slot_bytes = sum(count * pool.stride for count, pool in zip(slots, need.pools, strict=False))
     share = replace(share, slots=slot_bytes)
     kv_tokens = floor if need.kv_tokens else _auto_kv_tokens(need, share, floor)
-    share = replace(share, kv=kv_tokens * need.kv_per_token)
+    kv, workspace = kv_tokens * need.kv_per_token, _workspace(need, kv_tokens)
+    share = replace(share, kv=kv, workspace=workspace)
     context = _context(need, kv_tokens, notes)
     if not has_slots:
         return Budget(share, None, (), kv_tokens, context, tuple(notes))
@@ -244,14 +278,32 @@ def solve(need: Need, *, has_slots: bool, host_free: int, device_free: int | Non
     return Budget(host, share, slots, kv_tokens, context, tuple(notes))
 
 
+def _check_context(need: Need) -> None:
+    kv_tokens = round_up(need.kv_tokens, PAGE_TOKENS)
+    if need.context_is_asked and need.kv_tokens and kv_tokens < need.context_tokens:
+        raise InvalidRequest(
+            f"A context of {need.context_tokens} tokens (--context) is asked for, and room for "
+            f"{need.kv_tokens} tokens (--kv-tokens) that all requests share: one request of that "
+            "length would not fit.",
+            hint="Give --kv-tokens at least the context, or leave it out.",
+            param="kv_tokens",
+        )
+
+
+def _workspace(need: Need, kv_tokens: int) -> int:
+    """With the longest context that so many tokens of KV allow."""
+    context = min(round_up(need.context_tokens, PAGE_TOKENS), kv_tokens)
+    return need.workspace + context * need.workspace_per_token
+
+
 def _kv_floor(need: Need) -> int:
     """Tokens that must have room: those asked for, or the reserve."""
     if need.kv_tokens:
-        return _round_up(need.kv_tokens, PAGE_TOKENS)
+        return round_up(need.kv_tokens, PAGE_TOKENS)
     wanted = need.context_tokens
     if not need.context_is_asked:
         wanted = min(need.kv_reserve_tokens, wanted)
-    return _round_up(wanted, PAGE_TOKENS)
+    return round_up(wanted, PAGE_TOKENS)
 
 
 def _check(share: Share, more: int, where: str) -> None:
@@ -297,10 +349,16 @@ def _slots(need: Need, room: int, notes: list[str]) -> tuple[int, ...]:
 
 def _auto_kv_tokens(need: Need, fixed: Share, floor: int) -> int:
     """As many tokens as all sequences could use, as far as a fair share of memory goes."""
-    useful = _round_up(need.context_tokens, PAGE_TOKENS) * need.max_sequences
+    useful = round_up(need.context_tokens, PAGE_TOKENS) * need.max_sequences
     if need.kv_per_token == 0:
         return useful
-    fair = min(fixed.left, int(fixed.free * AUTO_KV_SHARE)) // need.kv_per_token
+    room = min(fixed.left, int(fixed.free * AUTO_KV_SHARE))
+    # A token beyond the floor wants workspace too, until the longest context has its own.
+    context, per_token = round_up(need.context_tokens, PAGE_TOKENS), need.workspace_per_token
+    counted = min(context, floor)
+    fair = (room + counted * per_token) // (need.kv_per_token + per_token)
+    if fair > context:
+        fair = (room - (context - counted) * per_token) // need.kv_per_token
     return max(min(useful, fair) // PAGE_TOKENS * PAGE_TOKENS, floor)
 
 
@@ -316,10 +374,6 @@ def _context(need: Need, kv_tokens: int, notes: list[str]) -> int:
 
 def _margin(free: int) -> int:
     return min(MARGIN_BYTES, int(free * MARGIN_SHARE))
-
-
-def _round_up(number: int, to: int) -> int:
-    return -(-number // to) * to
 
 
 def _gb(nbytes: int) -> str:

@@ -8,7 +8,8 @@ from functools import partial
 from torch import Tensor
 
 from engine.errors import UnsupportedModel
-from engine.formats.checkpoint import PLAIN, Checkpoint, wrong_tensor
+from engine.formats.blob import PLAIN_FORMATS
+from engine.formats.checkpoint import Checkpoint, wrong_tensor
 from engine.formats.expert_tensors import ExpertTensors
 from engine.formats.weight import StoredWeight
 from engine.models.spec import ModelSpec, MoeSpec
@@ -59,10 +60,10 @@ def _fused(checkpoint: Checkpoint, base: str, moe: MoeSpec, hidden: int) -> list
             raise wrong_tensor(
                 info, f"has shape {list(info.shape)}, the config implies {list(shape)}"
             )
-        if info.dtype not in PLAIN:
+        if info.dtype not in PLAIN_FORMATS:
             raise UnsupportedModel(
                 f"{info.file}: {name} holds all experts as {info.dtype}; fused experts are read "
-                f"only as {', '.join(PLAIN)}"
+                f"only as {', '.join(PLAIN_FORMATS)}"
             )
 
     def part(name: str, expert: int, start: int, stop: int) -> StoredWeight:

@@ -71,7 +71,7 @@ def hub_config(model: ModelSource) -> dict[str, Any]:
 
 
 def _rope(model: ModelSource, meta: Fields, head_dim: int) -> dict[str, Any]:
-    theta = meta.number("llama.rope.freq_base", 10000.0)
+    theta = meta.number("llama.rope.freq_base", 10000.0, above=1.0)
     dim = meta.integer("llama.rope.dimension_count", head_dim)
     rope: dict[str, Any] = {"rope_theta": theta, "partial_rotary_factor": dim / head_dim}
     if model.has(_ROPE_FACTORS):
@@ -98,10 +98,13 @@ def _llama3(model: ModelSource, theta: float, dim: int) -> dict[str, Any]:
     info = model.info(_ROPE_FACTORS)
     divisors = open_gguf(info.file).tensor(_ROPE_FACTORS).reshape(-1).tolist()
     factor = max(divisors)
-    expected = [_llama3_divisor(theta ** (-2 * i / dim), factor) for i in range(dim // 2)]
-    if len(divisors) != len(expected) or not all(
-        math.isclose(got, wanted, rel_tol=1e-3)
-        for got, wanted in zip(divisors, expected, strict=True)
+    if (
+        len(divisors) != dim // 2
+        or not all(math.isfinite(divisor) and divisor > 0 for divisor in divisors)
+        or not all(
+            math.isclose(divisor, _llama3_divisor(theta ** (-2 * i / dim), factor), rel_tol=1e-3)
+            for i, divisor in enumerate(divisors)
+        )
     ):
         raise UnsupportedModel(f"{info.file}: {_ROPE_FACTORS} is not llama3's scaling of the rope")
     return {

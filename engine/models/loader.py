@@ -8,13 +8,16 @@ import torch
 from torch import Tensor
 
 from engine.errors import UnsupportedModel
-from engine.formats.checkpoint import PLAIN, Checkpoint, wrong_tensor
+from engine.formats.blob import PLAIN_FORMATS
+from engine.formats.checkpoint import Checkpoint, wrong_tensor
 from engine.formats.weight import StoredWeight
 from engine.layers.linear import Embedding, Linear, Mlp, RmsNorm
 
 # Of no use here: how activations and the KV cache were scaled, and old files' rope tables.
 _EXPECTED = re.compile(r".*\.(input_scale|[kvq]_scale|rotary_emb\.inv_freq)|rope_freqs\.weight")
 _ROUTED = ".mlp.experts."
+FLOAT32_WEIGHTS = (".mlp.gate.weight", ".conv1d.weight")
+"""Ends of the names of matrices that are held in float32 whatever the compute dtype is."""
 
 
 class DenseLoader:
@@ -45,7 +48,7 @@ class DenseLoader:
                 info, f"has shape {list(stored.shape)}, the config implies {[rows, columns]}"
             )
         self.used.add(info.name)
-        if stored.format in PLAIN:
+        if stored.format in PLAIN_FORMATS:
             weight = self._place(stored.parts["weight"], self.dtype)
             name = str(self.dtype).removeprefix("torch.")
             return StoredWeight(name, stored.shape, {"weight": weight})
@@ -61,7 +64,7 @@ class DenseLoader:
             raise wrong_tensor(
                 info, f"has shape {list(info.shape)}, the config implies {list(shape)}"
             )
-        if info.dtype not in PLAIN:
+        if info.dtype not in PLAIN_FORMATS:
             raise wrong_tensor(info, f"has dtype {info.dtype}, not a plain float")
         self.used.add(name)
         return self._place(self.checkpoint.read(name), dtype)

@@ -52,6 +52,13 @@ class Twin:
         self._cache = "cache" if "cache" in accepted else "past_key_values"
 
     @torch.inference_mode()
+    def logits(self, tokens: list[int]) -> torch.Tensor:
+        """float32 [tokens, vocab]: the logits after each of the tokens, in one pass."""
+        out = self._model(input_ids=torch.tensor([tokens], device=self._device))
+        rows: torch.Tensor = out.logits[0].to(torch.float32)
+        return rows
+
+    @torch.inference_mode()
     def decode(self, prompt: list[int], tokens: int) -> tuple[list[int], float]:
         """Greedy `tokens` after the prompt, and tokens a second from the first to the last one.
 

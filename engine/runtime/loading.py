@@ -17,11 +17,13 @@ from engine.context.states import StatePool
 from engine.errors import InvalidRequest, OutOfMemory
 from engine.experts.runtime import ExpertRuntime
 from engine.experts.store import LayerPlan, plan_layers, pool_needs
-from engine.formats.checkpoint import PLAIN, Checkpoint, open_checkpoint
+from engine.formats.blob import PLAIN_FORMATS
+from engine.formats.checkpoint import Checkpoint, open_checkpoint
 from engine.memory import budget as budgeting
 from engine.memory.budget import PAGE_TOKENS, Budget, Need
 from engine.memory.device import Device, resolve_device
 from engine.messages import Progress, Ready
+from engine.models.loader import FLOAT32_WEIGHTS
 from engine.models.model import Model
 from engine.models.registry import build_model, describe, expert_tensors, family_of
 from engine.models.spec import ModelSpec
@@ -164,7 +166,8 @@ def divide_memory(
     dtype: torch.dtype,
     plans: list[LayerPlan],
 ) -> Budget:
-    """Who gets how much. Raises InvalidRequest for a context beyond the model's, OutOfMemory."""
+    """Who gets how much. Raises OutOfMemory; InvalidRequest for a context beyond the model's or
+    beyond the KV size asked for."""
     if options.context_tokens > spec.context_tokens:
         raise InvalidRequest(
             f"A context of {options.context_tokens} tokens is asked for; this model ends at "
@@ -172,15 +175,17 @@ def divide_memory(
             param="context_tokens",
         )
     name = _dtype_name(dtype)
+    context = options.context_tokens or spec.context_tokens
     need = Need(
         dense=_dense_bytes(checkpoint, dtype),
         pools=pool_needs(plans),
         kv_per_token=budgeting.kv_bytes_per_token(spec, name),
         state=budgeting.state_bytes(spec, name),
         workspace=budgeting.workspace_bytes(
-            spec, options.prefill_chunk_tokens, options.max_sequences
+            spec, options.prefill_chunk_tokens, options.max_sequences, context
         ),
-        context_tokens=options.context_tokens or spec.context_tokens,
+        workspace_per_token=budgeting.workspace_per_token(spec, name),
+        context_tokens=context,
         context_is_asked=options.context_tokens > 0,
         kv_tokens=options.kv_tokens,
         max_sequences=options.max_sequences,
@@ -195,19 +200,20 @@ def divide_memory(
 
 
 def prove(parts: Parts) -> None:
-    """One prefill of the largest chunk, so that memory which is too small is found at the start.
+    """The last full chunk of the longest request: memory that is too small is found at the start.
 
     Raises OutOfMemory.
     """
-    tokens = min(parts.limits.chunk_tokens, parts.limits.request_tokens)
-    pages = -(-tokens // parts.kv.page_tokens)
+    end = parts.limits.request_tokens
+    tokens = min(parts.limits.chunk_tokens, end)
     device = parts.device.torch
-    positions = torch.arange(tokens, device=device)
+    pages = torch.arange(parts.kv.pages_for(end), device=device)
+    rows = torch.arange(tokens, device=device)
     batch = Batch(
-        tokens=positions % parts.limits.vocab_size,
-        positions=positions,
-        sequences=(SequenceSlice(0, tokens, 0, torch.arange(pages, device=device), 0),),
-        logit_rows=positions[-1:],
+        tokens=rows % parts.limits.vocab_size,
+        positions=rows + (end - tokens),
+        sequences=(SequenceSlice(0, tokens, end - tokens, pages, 0),),
+        logit_rows=rows[-1:],
     )
     try:
         with torch.inference_mode():
@@ -216,25 +222,26 @@ def prove(parts: Parts) -> None:
         if not faults.is_out_of_memory(error):
             raise
         raise OutOfMemory(
-            f"A prefill of {tokens} tokens does not fit beside the model: {error}",
+            f"The last {tokens} tokens of a context of {end} do not fit beside the model: {error}",
             hint="Lower --moe-cache-rate, --context or the prefill chunk.",
         ) from error
 
 
 def _dense_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
     """Everything but routed experts as it will be held: plain weights in the compute dtype (at
-    most float32 for vectors), quantised ones as stored."""
+    most float32 for vectors), routers and convolutions in float32, quantised ones as stored."""
     view = family_of(checkpoint).view(checkpoint)
     total = 0
     for name in view.names():
         if ".mlp.experts." in name:
             continue
         info = view.info(name)
-        if info.dtype in PLAIN:
+        if info.dtype in PLAIN_FORMATS:
             weights = 1
             for extent in info.shape:
                 weights *= extent
-            total += weights * (dtype.itemsize if len(info.shape) > 1 else 4)
+            narrow = len(info.shape) > 1 and not name.endswith(FLOAT32_WEIGHTS)
+            total += weights * (dtype.itemsize if narrow else 4)
         else:
             total += info.nbytes
     return total

@@ -43,6 +43,8 @@ class Scheduler:
         self.preemptions = 0
         self._live: dict[int, Sequence] = {}
         self._arrivals = 0
+        self._lone_turns = 0
+        self._lone_is_next = True
 
     @property
     def has_work(self) -> bool:
@@ -121,12 +123,12 @@ class Scheduler:
 
     def plan(self) -> Plan | None:
         """The next step, with pages secured for it. None when nothing runs."""
-        alone = self._plan_alone()
-        if alone is not None:
-            return alone
-        pieces = self._plan_decodes()
-        pieces += self._plan_prefill()
-        return Plan(tuple(pieces)) if pieces else None
+        repeat = self._plan_repeat()
+        if repeat is not None:
+            return repeat
+        if self._lone_is_next:
+            return self._plan_solitary() or self._plan_shared()
+        return self._plan_shared() or self._plan_solitary()
 
     def advance(self, piece: Piece, token: int | None) -> Ending | None:
         """Record that a piece was computed and, where it samples, the token that it gave."""
@@ -134,6 +136,7 @@ class Scheduler:
         sequence.computed = piece.start + piece.length
         if sequence.suspect_at is not None and sequence.computed > sequence.suspect_at:
             sequence.suspect_at = None
+        sequence.forgive()
         if sequence.computed >= sequence.prefill_end:
             sequence.state = State.DECODING
         if not piece.samples:
@@ -153,12 +156,13 @@ class Scheduler:
         """A step failed as a whole: its members will each repeat it alone.
 
         With `recompute` the members' recurrent state is spoilt (a layer may have moved it before
-        the failure), so they start again at position 0, in the shapes they had the first time.
+        the failure), so they start again at position 0, cut at the same places as the first time.
         """
         for piece in plan.pieces:
             sequence = piece.sequence
             sequence.suspect_at = piece.start + piece.length - 1
-            sequence.failed_steps += 1
+            if len(plan.pieces) > 1:
+                sequence.blame(sequence.suspect_at)
             if recompute:
                 sequence.computed = 0
                 sequence.state = State.PREFILLING
@@ -174,18 +178,46 @@ class Scheduler:
         needed = self.pages.count_for(len(sequence.tokens)) + headroom
         return needed <= self.pages.available
 
-    def _plan_alone(self) -> Plan | None:
+    def _plan_repeat(self) -> Plan | None:
+        """One member of a failed step, over the place where it failed. Each has one such step."""
         for sequence in list(self.running):
-            if sequence.must_run_alone(self.limits.chunk_tokens):
-                piece = self._piece(sequence)
-                if self._secure(sequence, piece):
-                    return Plan((piece,))
+            if not sequence.solitary and sequence.crosses_fault(self.limits.chunk_tokens):
+                plan = self._plan_alone(sequence)
+                if plan is not None:
+                    return plan
         return None
+
+    def _plan_solitary(self) -> Plan | None:
+        """A step of the solitary sequence that has waited longest for one."""
+        solitary = [sequence for sequence in self.running if sequence.solitary]
+        for sequence in sorted(solitary, key=lambda each: each.lone_turn):
+            plan = self._plan_alone(sequence)
+            if plan is not None:
+                self._lone_turns += 1
+                sequence.lone_turn = self._lone_turns
+                self._lone_is_next = False
+                return plan
+        return None
+
+    def _plan_alone(self, sequence: Sequence) -> Plan | None:
+        if not sequence.running:
+            return None
+        piece = self._piece(sequence)
+        return Plan((piece,)) if self._secure(sequence, piece) else None
+
+    def _plan_shared(self) -> Plan | None:
+        """A step of all that are not solitary."""
+        pieces = self._plan_decodes()
+        pieces += self._plan_prefill()
+        if not pieces:
+            return None
+        self._lone_is_next = True
+        return Plan(tuple(pieces))
 
     def _plan_decodes(self) -> list[Piece]:
         pieces = []
         for sequence in list(self.running):
-            if sequence.state is State.DECODING:
+            if sequence.state is State.DECODING and not sequence.solitary:
                 piece = self._piece(sequence)
                 if self._secure(sequence, piece):
                     pieces.append(piece)
@@ -195,7 +227,7 @@ class Scheduler:
         pieces = []
         room = self.limits.chunk_tokens
         for sequence in self.running:
-            if sequence.state is not State.PREFILLING:
+            if sequence.state is not State.PREFILLING or sequence.solitary:
                 continue
             piece = self._piece(sequence)
             # A chunk is never cut to fill the step: where it ends is the sequence's own affair.

@@ -6,7 +6,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 SOLITARY_AFTER = 3
-"""Failed shared steps after which a sequence never shares one again."""
+"""Failed shared steps after which a sequence is solitary: it shares no step until forgiven."""
+FORGIVEN_AFTER = 32
+"""Tokens beyond the furthest fault after which a sequence's failed steps are forgotten. Twice as
+many each time that it was solitary, so that where sharing itself is what fails, the repetitions
+from position 0 stay few."""
 
 
 class State(Enum):
@@ -24,7 +28,8 @@ class Sequence:
 
     Positions `[0, computed)` of `tokens` are in KV pages and in the recurrent state. Positions up
     to `prefill_end` are computed in chunks, later ones one at a time, so that computing a sequence
-    again from position 0 repeats exactly the shapes that its first computation had.
+    again from position 0 cuts it at the same places. Its neighbours may be others then, and dense
+    products of another height round otherwise (see `Chunk boundaries` in docs/architecture.md).
     """
 
     request: int
@@ -48,7 +53,12 @@ class Sequence:
     suspect_at: int | None = None
     """A step over this position failed: the next step over it holds this sequence alone."""
     failed_steps: int = 0
-    """Shared steps that failed with this sequence in them."""
+    """Shared steps that failed with this sequence in them, since it was last forgiven."""
+    failed_at: int = -1
+    """Furthest position of them."""
+    forgiven_after: int = FORGIVEN_AFTER
+    lone_turn: int = 0
+    """When this sequence, being solitary, last had a step: solitary ones take turns."""
 
     @property
     def completion_tokens(self) -> int:
@@ -64,17 +74,32 @@ class Sequence:
             return min(chunk_tokens, self.prefill_end - self.computed)
         return 1
 
-    def must_run_alone(self, chunk_tokens: int) -> bool:
-        """Whether the next step would cross a position at which a shared step failed.
+    @property
+    def solitary(self) -> bool:
+        """Was in so many failed steps that it computes by itself, by turns with the others.
 
-        A sequence that was in several such steps stays alone: should sharing itself be what fails,
-        starting again from position 0 each time would never come to an end.
+        Should sharing itself be what fails, starting again from position 0 each time would never
+        come to an end.
         """
-        if self.failed_steps >= SOLITARY_AFTER:
-            return True
+        return self.failed_steps >= SOLITARY_AFTER
+
+    def crosses_fault(self, chunk_tokens: int) -> bool:
+        """Whether the next step would cross a position at which a shared step failed."""
         if self.suspect_at is None:
             return False
         return self.suspect_at < self.computed + self.next_length(chunk_tokens)
+
+    def blame(self, position: int) -> None:
+        """A shared step over `position` failed."""
+        self.failed_steps += 1
+        self.failed_at = max(self.failed_at, position)
+
+    def forgive(self) -> None:
+        """Forget failed steps once enough has been computed beyond them."""
+        if self.failed_steps and self.computed > self.failed_at + self.forgiven_after:
+            if self.solitary:
+                self.forgiven_after *= 2
+            self.failed_steps = 0
 
 
 @dataclass(frozen=True, slots=True)

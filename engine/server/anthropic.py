@@ -65,7 +65,10 @@ class Anthropic:
         self._service.check_model(body.model)
         text, ready = await self._service.ready()
         prompt = await asyncio.to_thread(
-            text.chat_prompt, messages, context_tokens=ready.context_tokens
+            text.chat_prompt,
+            messages,
+            context_tokens=ready.context_tokens,
+            variables=text.effort_variables(body.effort, "output_config.effort"),
         )
         generation = _generation(body, prompt, text, ready)
         message = _message(text.name, len(prompt))
@@ -94,8 +97,11 @@ class Anthropic:
         messages = conversation(body.system, body.messages)
         self._service.check_model(body.model)
         text = await self._service.text()
+        variables = text.effort_variables(body.effort, "output_config.effort")
         with self._service.served():
-            prompt = await asyncio.to_thread(text.chat_prompt, messages, context_tokens=UNBOUNDED)
+            prompt = await asyncio.to_thread(
+                text.chat_prompt, messages, context_tokens=UNBOUNDED, variables=variables
+            )
         return json_response({"input_tokens": len(prompt)})
 
     async def _frames(

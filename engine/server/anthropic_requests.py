@@ -12,7 +12,7 @@ import msgspec
 from engine.chat.conversation import Message
 from engine.errors import InvalidRequest
 from engine.messages import Sampling
-from engine.server.http import in_range
+from engine.server.http import in_range, sampling_in_range
 from engine.server.openai_requests import checked_stops
 
 Blocks = str | list[dict[str, Any]]
@@ -34,8 +34,9 @@ class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     tool_choice: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "auto"})
     thinking: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "disabled"})
     mcp_servers: list[Any] = []
-    # Harmless: hints about effort and caching; context edits only when there are none.
     output_config: dict[str, Any] = {}
+    """Its effort works where the template knows one."""
+    # Harmless: hints about caching; context edits only when there are none.
     cache_control: Any = None
     context_management: dict[str, Any] = {}
 
@@ -66,6 +67,13 @@ class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
                 raise InvalidRequest(
                     f"output_config.{key} is not supported.", param=f"output_config.{key}"
                 )
+        effort = self.output_config.get("effort", "")
+        if not isinstance(effort, str):
+            raise InvalidRequest("output_config.effort is not text.", param="output_config.effort")
+
+    @property
+    def effort(self) -> str:
+        return str(self.output_config.get("effort", ""))
 
 
 class MessagesRequest(CountRequest, kw_only=True):
@@ -84,10 +92,13 @@ class MessagesRequest(CountRequest, kw_only=True):
     def check(self) -> None:
         super().check()
         in_range(self.max_tokens, "max_tokens", 1)
-        in_range(self.temperature, "temperature", 0, 2)
-        in_range(self.top_p, "top_p", 0, 1)
-        in_range(self.top_k, "top_k", 0)
+        sampling_in_range(self)
         self.stop_strings()
+        if self.messages[-1].role == "assistant":
+            raise InvalidRequest(
+                "The last message is the assistant's: continuing an answer is not supported yet.",
+                param=f"messages.{len(self.messages) - 1}.role",
+            )
         if self.container is not None:
             raise InvalidRequest("container is not supported.", param="container")
 
@@ -95,7 +106,11 @@ class MessagesRequest(CountRequest, kw_only=True):
         return checked_stops(self.stop_sequences, "stop_sequences")
 
     def sampling(self, defaults: Sampling) -> Sampling:
-        chosen = {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
+        chosen = {
+            "temperature": self.temperature,
+            "top_k": None if self.top_k is None else max(0, self.top_k),
+            "top_p": self.top_p,
+        }
         return msgspec.structs.replace(
             defaults, **{name: value for name, value in chosen.items() if value is not None}
         )

@@ -124,7 +124,13 @@ class AccessLog:
             access_log.info(
                 "%s %s %d %.3f s",
                 scope["method"],
-                scope["path"],
+                printable(scope["path"]),
                 status,
                 time.monotonic() - began,
             )
+
+
+def printable(path: str) -> str:
+    """The path with what could end the line or steer a terminal as escapes, at most 200 long."""
+    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in path[:200])
+    return shown if len(path) <= 200 else shown + "..."

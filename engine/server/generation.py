@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from engine.chat.detokenizer import Detokenizer
+from engine.chat.sampling import for_runtime
 from engine.chat.stops import StopStrings
 from engine.chat.tokenizer import Tokenizer
 from engine.errors import RuntimeDied
@@ -126,7 +127,7 @@ async def generate(
             request=0,
             tokens=generation.prompt,
             max_tokens=generation.max_tokens,
-            sampling=generation.sampling,
+            sampling=for_runtime(generation.sampling),
             stop_tokens=list(generation.stop_tokens),
             logprobs=generation.logprobs,
         )
@@ -172,7 +173,11 @@ def _last_events(event: Finished, output: _Output, stopped: str | None) -> list[
             events.append(rest)
     # A stop string that the last allowed token completed is still a stop.
     reason = "stop" if stopped is not None else event.reason
-    events.append(Ended(reason, stopped, event.prompt_tokens, event.completion_tokens))
+    # The runtime may have finished before it read of the stop: what it made after is not counted.
+    made = event.completion_tokens
+    if stopped is not None:
+        made = min(made, output.sampled)
+    events.append(Ended(reason, stopped, event.prompt_tokens, made))
     return events
 
 

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from engine.chat.sampling import RANGES
 from engine.chat.text_model import PromptTooLong
 from engine.errors import HeadraceError, InvalidRequest
 
@@ -88,6 +89,8 @@ async def read_body(request: Request) -> bytes:
         raise _too_large()
     if not unzip.eof:
         raise InvalidRequest("The gzip body ends too early.")
+    if unzip.unused_data:
+        raise InvalidRequest("The gzip body goes on after its end; send one member.")
     return body
 
 
@@ -166,6 +169,12 @@ def in_range(value: float | None, name: str, low: float, high: float = LARGEST) 
     if value is not None and not low <= value <= high:
         bounds = f"{low:g} or more" if high == LARGEST else f"from {low:g} to {high:g}"
         raise InvalidRequest(f"{name} is {value}; it must be {bounds}.", param=name)
+
+
+def sampling_in_range(record: Any) -> None:
+    """The same for every sampling parameter that the record has."""
+    for name, (low, high) in RANGES.items():
+        in_range(getattr(record, name, None), name, low, high)
 
 
 # --- answers ----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import uvicorn
 
 from engine.chat.model_files import locate
 from engine.errors import ErrorRecord
-from engine.options import EngineOptions
+from engine.options import DEFAULT_PORT, EngineOptions
 from engine.server import listening
 from engine.server.app import create_app
 from engine.server.ownership import Ownership
@@ -36,7 +36,7 @@ DRAIN_S = 3
 class ServeOptions:
     engine: EngineOptions
     host: str = "127.0.0.1"
-    port: int = 11711
+    port: int = DEFAULT_PORT
     api_key: str = ""
     owner_pid: int = 0
     owner_grace_s: float = 60.0
@@ -49,8 +49,8 @@ class ServeOptions:
 def serve(options: ServeOptions) -> None:
     """Serve until a signal, a shutdown request or the owner's end.
 
-    Raises PortInUse or ModelNotFound before anything runs, and what kept the model from loading
-    when nobody owns the server (an owner reads it at /health instead).
+    Raises PortInUse or ModelNotFound before anything runs, and why the model was given up when
+    nobody owns the server (an owner reads it at /health instead).
     """
     place = locate(options.engine.model)
     sockets = listening.listen(options.host, options.port)
@@ -115,7 +115,7 @@ class _Run:
         )
 
     async def until_end(self, sockets: list[socket.socket]) -> ErrorRecord | None:
-        """Returns why the model did not load, where that is what ended the server."""
+        """Returns why the model was given up, where that is what ended the server."""
         service = self._service
         watches: list[asyncio.Task[Any]] = []
         with _signals(self._end):
@@ -126,7 +126,7 @@ class _Run:
                 self._announce()
                 watches = [
                     asyncio.create_task(self._ownership.watch(service, self._end)),
-                    asyncio.create_task(self._watch_load()),
+                    asyncio.create_task(self._watch_failure()),
                 ]
                 await asyncio.wait(
                     {serving, asyncio.create_task(self._ending.wait())},
@@ -139,7 +139,7 @@ class _Run:
                 await serving
             finally:
                 self._ownership.withdraw()
-        return service.link.load_error if not self._options.owner_pid else None
+        return service.link.failure if not self._ownership.owner_pid else None
 
     def _announce(self) -> None:
         options = self._options
@@ -149,13 +149,14 @@ class _Run:
             key = "" if options.api_key else " No API key is set: whoever reaches it can use it."
             log.warning("this server is open to the network at %s.%s", options.host, key)
 
-    async def _watch_load(self) -> None:
-        """A model that does not load ends a server that nobody owns: its person sees the reason."""
-        link = self._service.link
-        with contextlib.suppress(Exception):
-            await link.wait_loaded()
-        if link.load_error is not None and not self._ownership.owner_pid:
-            self._end("the model did not load")
+    async def _watch_failure(self) -> None:
+        """A model that is given up ends a server that nobody owns: its person sees the reason.
+
+        Otherwise it would refuse every request for ever and nobody would be told.
+        """
+        await self._service.link.wait_failed()
+        if not self._ownership.owner_pid:
+            self._end("the model was given up")
 
     def _end(self, reason: str) -> None:
         if not self._ending.is_set():

@@ -183,14 +183,15 @@ def _data(content: dict[str, Any]) -> bytes:
 
 
 def _template_variables(body: ChatRequest, text: TextModel) -> dict[str, Any]:
-    variables = dict(body.chat_template_kwargs)
-    if body.reasoning_effort and body.reasoning_effort != "none":
-        if text.template is None or not text.template.mentions("reasoning_effort"):
+    variables = text.effort_variables(body.reasoning_effort, "reasoning_effort")
+    for name, value in variables.items():
+        if body.chat_template_kwargs.get(name, value) != value:
             raise InvalidRequest(
-                f"The model {text.name} knows no reasoning effort.", param="reasoning_effort"
+                f"reasoning_effort {body.reasoning_effort!r} and chat_template_kwargs.{name} "
+                "contradict each other.",
+                param="reasoning_effort",
             )
-        variables["reasoning_effort"] = body.reasoning_effort
-    return variables
+    return {**body.chat_template_kwargs, **variables}
 
 
 def _generation(

@@ -130,7 +130,12 @@ class CompletionAnswer(Answer):
         }
 
     def _top(self, top: Sequence[TokenLogprob]) -> dict[str, float]:
-        return {self.tokenizer.token_label(other.token): finite(other.logprob) for other in top}
+        """By label, of which several tokens may have one (parts of characters): the likeliest."""
+        labelled: dict[str, float] = {}
+        for other in top:
+            label = self.tokenizer.token_label(other.token)
+            labelled[label] = max(finite(other.logprob), labelled.get(label, LOWEST_LOGPROB))
+        return labelled
 
 
 def usage(started: Started, ended: Ended) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import msgspec
 from engine.chat.conversation import Message
 from engine.errors import InvalidRequest
 from engine.messages import Sampling
-from engine.server.http import in_range
+from engine.server.http import in_range, sampling_in_range
 
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1024
@@ -69,13 +69,7 @@ class _Common(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
                 "stream_options is only allowed with stream: true.", param="stream_options"
             )
         in_range(self.max_tokens, "max_tokens", 1)
-        in_range(self.temperature, "temperature", 0, 2)
-        in_range(self.top_p, "top_p", 0, 1)
-        in_range(self.min_p, "min_p", 0, 1)
-        in_range(self.top_k, "top_k", -1)
-        in_range(self.presence_penalty, "presence_penalty", -2, 2)
-        in_range(self.frequency_penalty, "frequency_penalty", -2, 2)
-        in_range(self.repetition_penalty, "repetition_penalty", 0.01, 10)
+        sampling_in_range(self)
         self.stop_strings()
 
     @property
@@ -113,7 +107,7 @@ class ChatRequest(_Common, kw_only=True):
     chat_template_kwargs: dict[str, Any] = {}
     """Extension: variables of the model's own template, such as enable_thinking."""
     reasoning_effort: str = ""
-    """Works where the template knows it; `none` always."""
+    """Works where the template knows it; `none` also where it cannot reason."""
     # Harmless.
     parallel_tool_calls: bool = True
     prediction: Any = None

@@ -16,7 +16,7 @@ import msgspec
 import psutil
 
 import engine
-from engine import paths
+from engine import paths, processes
 from engine.errors import InvalidRequest
 from engine.server.service import Service
 
@@ -32,13 +32,17 @@ class ServerState(msgspec.Struct, kw_only=True):
     pid: int
     started: float
     """The process's start time as psutil gives it: a recycled pid has another."""
+    started_since_boot: float = 0.0
+    """The same as engine.processes has it, which no setting of the clock moves; 0 if unknown."""
     argv: list[str]
+    """Without keys, as processes.without_secrets has it."""
     host: str
     port: int
     version: str
     control_token_file: str
     owner_pid: int = 0
     owner_started: float = 0.0
+    owner_started_since_boot: float = 0.0
 
 
 def write_private(path: Path, content: bytes) -> None:
@@ -74,23 +78,23 @@ class Ownership:
 
     def __init__(self, *, host: str, port: int, owner_pid: int = 0, grace_s: float = 60.0) -> None:
         me = psutil.Process()
+        started = processes.start_of(me.pid) or processes.Start(me.create_time(), 0.0)
         self.token = secrets.token_urlsafe(32)
         self._grace_s = grace_s
         self._lost_at: float | None = None
         self._state = ServerState(
             pid=me.pid,
-            started=me.create_time(),
-            argv=me.cmdline(),
+            started=started.wall,
+            started_since_boot=started.since_boot,
+            argv=processes.without_secrets(me.cmdline()),
             host=host,
             port=port,
             version=engine.__version__,
             control_token_file=str(paths.control_token_file()),
         )
         if owner_pid:
-            started = _start_time(owner_pid)
-            self._state.owner_pid = owner_pid
             # An owner that is gone already has no start time, and the grace begins now.
-            self._state.owner_started = started or 0.0
+            self._set_owner(owner_pid, processes.start_of(owner_pid) or processes.Start(0.0, 0.0))
 
     @property
     def port(self) -> int:
@@ -116,11 +120,10 @@ class Ownership:
 
     def adopt(self, pid: int) -> None:
         """Raises InvalidRequest when no such process runs."""
-        started = _start_time(pid)
+        started = processes.start_of(pid)
         if started is None:
             raise InvalidRequest(f"There is no process {pid}.", param="pid")
-        self._state.owner_pid = pid
-        self._state.owner_started = started
+        self._set_owner(pid, started)
         self._lost_at = None
         self._write_state()
         log.info("process %d owns this server now", pid)
@@ -146,21 +149,18 @@ class Ownership:
                 return
 
     def _owner_lives(self) -> bool:
-        return _start_time(self._state.owner_pid) == self._state.owner_started
+        state = self._state
+        return processes.is_running(
+            state.owner_pid, state.owner_started, state.owner_started_since_boot
+        )
+
+    def _set_owner(self, pid: int, started: processes.Start) -> None:
+        self._state.owner_pid = pid
+        self._state.owner_started = started.wall
+        self._state.owner_started_since_boot = started.since_boot
 
     def _write_state(self) -> None:
         write_private(paths.state_file(), msgspec.json.encode(self._state))
-
-
-def _start_time(pid: int) -> float | None:
-    """Start time of a running process; None when there is none (or only its remains)."""
-    try:
-        process = psutil.Process(pid)
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return None
-        return float(process.create_time())
-    except (psutil.Error, ValueError, OverflowError):
-        return None
 
 
 def _read_state() -> tuple[Any, Any] | None:

@@ -103,8 +103,8 @@ class RuntimeLink:
         self.progress = Progress(phase="starting")
         self.error: ErrorRecord | None = None
         """Why the state is failed, or why the last restart was needed."""
-        self.load_error: ErrorRecord | None = None
-        """Why the model never ran at all."""
+        self.failure: ErrorRecord | None = None
+        """Why it was given up: no runtime will be started again."""
         self.ready: Ready | None = None
         self._ever_ready = False
         self.restarts = 0
@@ -150,6 +150,13 @@ class RuntimeLink:
                 on_change()
         assert self.ready is not None  # set with the state
         return self.ready
+
+    async def wait_failed(self) -> ErrorRecord:
+        """Wait until it is given up, be it while the model loads or years later."""
+        while self.failure is None:
+            self._changed.clear()
+            await self._changed.wait()
+        return self.failure
 
     def fail(self, error: ErrorRecord) -> None:
         """The server itself cannot serve this model (its tokenizer, say): the runtime ends."""
@@ -208,6 +215,12 @@ class RuntimeLink:
         except ConnectionError as error:
             self._streams.pop(number, None)
             raise RuntimeDied("The runtime ended before it took the request.") from error
+        except BaseException:
+            # The client hung up while the pipe was full: the frame is written and will be read.
+            self._streams.pop(number, None)
+            with contextlib.suppress(ConnectionError):
+                self._post(Cancel(request=number))
+            raise
         return stream
 
     async def command(self, *commands: AnyCommand) -> None:
@@ -215,6 +228,11 @@ class RuntimeLink:
         if self._runtime is None:
             raise ConnectionResetError("no runtime runs")
         await self._runtime.send(*commands)
+
+    def _post(self, *commands: AnyCommand) -> None:
+        if self._runtime is None:
+            raise ConnectionResetError("no runtime runs")
+        self._runtime.post(*commands)
 
     async def cancel(self, request: int) -> None:
         if request in self._streams and request not in self._cancelled:
@@ -255,16 +273,20 @@ class RuntimeLink:
     async def _run(self) -> None:
         attempts_to_load = 0
         while True:
+            if self._is_over():
+                return
             was_ready, reason = await self._one_life()
-            if self._closing or self.state == "failed":
+            if self._is_over():
                 return
             attempts_to_load = 0 if was_ready else attempts_to_load + 1
             self._crashes = [
                 at for at in self._crashes if time.monotonic() - at < CRASH_WINDOW_S
             ] + [time.monotonic()]
-            if attempts_to_load >= LOAD_ATTEMPTS or len(self._crashes) > CRASH_LIMIT:
-                times = attempts_to_load if attempts_to_load >= LOAD_ATTEMPTS else CRASH_LIMIT + 1
-                what = "while it loaded the model" if not was_ready else "in a short time"
+            # Files that loaded once will load again once the machine allows: only crashes count.
+            never_loads = not self._ever_ready and attempts_to_load >= LOAD_ATTEMPTS
+            if never_loads or len(self._crashes) > CRASH_LIMIT:
+                times = attempts_to_load if never_loads else len(self._crashes)
+                what = "while it loaded the model" if never_loads else "in a short time"
                 self._set_failed(
                     RuntimeDied(
                         f"The runtime ended {times} times {what}: {reason}.",
@@ -276,6 +298,9 @@ class RuntimeLink:
             pause = BACK_OFF_S[min(len(self._crashes), len(BACK_OFF_S)) - 1]
             log.warning("the runtime died (%s); restarting in %.1f s", reason, pause)
             await asyncio.sleep(pause)
+
+    def _is_over(self) -> bool:
+        return self._closing or self.failure is not None
 
     async def _one_life(self) -> tuple[bool, str]:
         """Run a runtime until it ends. Returns whether it had been ready, and how it ended."""
@@ -289,6 +314,10 @@ class RuntimeLink:
             runtime = await RuntimeProcess.spawn(self._command)
         except OSError as error:
             return False, f"it could not be started: {error}"
+        if self._is_over():  # while it was being spawned
+            runtime.kill("it was not wanted any more")
+            await runtime.close()
+            return False, runtime.kill_reason
         self._runtime = runtime
         watchdog = asyncio.create_task(self._watch_steps(runtime))
         try:
@@ -301,7 +330,7 @@ class RuntimeLink:
         was_ready = self.ready is not None
         self._runtime = None
         self.ready = None
-        if not self._closing and self.state != "failed":
+        if not self._is_over():
             self.error = RuntimeDied(f"The runtime died: {reason}.").record()
             self._set_state("restarting")
         self._fail_live(self._cause(reason))
@@ -339,6 +368,8 @@ class RuntimeLink:
             case Progress():
                 self.progress = event
                 self._changed.set()
+            case Ready() if self._is_over():
+                pass  # it was on its way when the server gave this model up
             case Ready():
                 self.ready = event
                 self._ever_ready = True
@@ -354,9 +385,12 @@ class RuntimeLink:
                 self._fatal(event)
 
     def _fatal(self, event: Fatal) -> None:
-        """While loading the cause is the model or the machine, so another try would end alike."""
+        """While loading the cause is the model or the machine, so another try would end alike.
+
+        Not so where the model has run before: memory that is short now may be free in a moment.
+        """
         log.error("%s", event.error.message)
-        if self.ready is None:
+        if not self._ever_ready:
             self._set_failed(event.error)
         elif self._runtime is not None:
             self._runtime.kill_reason = event.error.message
@@ -388,9 +422,7 @@ class RuntimeLink:
                 waiter.set_exception(self.unavailable())
 
     def _set_failed(self, error: ErrorRecord) -> None:
-        self.error = error
-        if not self._ever_ready:
-            self.load_error = error
+        self.error = self.failure = error
         self._set_state("failed")
 
     def _set_state(self, state: State) -> None:

@@ -31,24 +31,51 @@ log = logging.getLogger("headrace.runtime")
 COMMAND = (sys.executable, "-m", "engine.runtime.process")
 END_SECONDS = 5.0
 """Time a runtime gets to end by itself after Shutdown, and again after terminate."""
+PIPES_S = 1.0
+"""Time its pipes get to end after the process: a child that it left behind may hold them open."""
 _LOG_LINES = 12
+
+
+class _Protocol(asyncio.subprocess.SubprocessStreamProtocol):
+    """asyncio's streams, and the end of the process apart from the end of its pipes.
+
+    A child of the runtime may hold the pipes open long after the runtime itself is gone.
+    """
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        super().__init__(limit=1 << 16, loop=loop)
+        self.exited = asyncio.Event()
+        self.closed = asyncio.Event()
+        """The process has ended and so have all of its pipes."""
+
+    def process_exited(self) -> None:
+        self.exited.set()
+        super().process_exited()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed.set()
+        super().connection_lost(exc)
 
 
 class RuntimeProcess:
     """One run of the runtime. Ends when its stdin closes, so it cannot outlive this process."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        own_job().add(process.pid)
-        self._sending = asyncio.Lock()
+    def __init__(self, transport: asyncio.SubprocessTransport, protocol: _Protocol) -> None:
+        self._transport = transport
+        self._protocol = protocol
+        self.pid: int = transport.get_pid()
+        own_job().add(self.pid)
         self._last_lines: collections.deque[str] = collections.deque(maxlen=_LOG_LINES)
         self._log_task = asyncio.create_task(self._forward_log())
+        self._end_task = asyncio.create_task(self._settle())
         self.kill_reason = ""
         """Why this end of the pipe killed the process, if it did."""
 
     @classmethod
     async def spawn(cls, command: Sequence[str] = COMMAND) -> RuntimeProcess:
-        process = await asyncio.create_subprocess_exec(
+        transport, protocol = await asyncio.get_running_loop().subprocess_exec(
+            _Protocol,
             *command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -56,24 +83,27 @@ class RuntimeProcess:
             env=_environment(),
             **_detached(),
         )
-        return cls(process)
+        return cls(transport, protocol)
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+    def post(self, *commands: AnyCommand) -> None:
+        """Hand frames to the pipe without waiting. Raises ConnectionError when it is closed."""
+        stdin = self._protocol.stdin
+        if stdin is None or stdin.is_closing() or self._protocol.exited.is_set():
+            raise ConnectionResetError("the runtime's pipe is closed")
+        stdin.write(pack(list(commands)))
 
     async def send(self, *commands: AnyCommand) -> None:
-        """Raises ConnectionError when the runtime is gone."""
-        stdin = self._process.stdin
-        if stdin is None or stdin.is_closing():
-            raise ConnectionResetError("the runtime's pipe is closed")
-        async with self._sending:
-            stdin.write(pack(list(commands)))
-            await stdin.drain()
+        """Raises ConnectionError when the runtime is gone.
+
+        The frames are on their way even when this is cancelled while the pipe is full.
+        """
+        self.post(*commands)
+        assert self._protocol.stdin is not None  # spawned with a pipe
+        await self._protocol.stdin.drain()
 
     async def events(self) -> AsyncIterator[AnyEvent]:
         """Records until the pipe ends. Raises ValueError when what comes is not a frame."""
-        stdout = self._process.stdout
+        stdout = self._protocol.stdout
         assert stdout is not None  # spawned with a pipe
         while True:
             try:
@@ -86,38 +116,54 @@ class RuntimeProcess:
 
     async def wait_end(self) -> str:
         """Wait for the process to end and say how it did, in words."""
-        code = await self._process.wait()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self._log_task), 1.0)
+        await asyncio.shield(self._end_task)
         if self.kill_reason:
             return self.kill_reason
-        return _ending(code) + self._last_words()
+        return _ending(self._transport.get_returncode() or 0) + self._last_words()
 
     def kill(self, reason: str) -> None:
         self.kill_reason = self.kill_reason or reason
         with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
+            self._transport.kill()
 
     async def close(self) -> None:
         """End the process: ask, then close its pipe, then terminate, then kill."""
         self.kill_reason = self.kill_reason or "it was shut down"
-        with contextlib.suppress(ConnectionError):
-            await asyncio.wait_for(self.send(Shutdown()), END_SECONDS)
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        for harder in (self._process.terminate, self._process.kill):
-            try:
-                await asyncio.wait_for(self._process.wait(), END_SECONDS)
-                break
-            except TimeoutError:
-                log.warning("the runtime (pid %d) does not end by itself", self.pid)
+        try:
+            with contextlib.suppress(ConnectionError, TimeoutError):
+                await asyncio.wait_for(self.send(Shutdown()), END_SECONDS)
+            if self._protocol.stdin is not None:
+                self._protocol.stdin.close()
+            if not await self._exits():
                 with contextlib.suppress(ProcessLookupError):
-                    harder()
-        await self._process.wait()
-        await self._log_task
+                    self._transport.terminate()
+                await self._exits()
+        finally:
+            # Whatever went wrong above, no process may be left.
+            if not self._protocol.exited.is_set():
+                self.kill(self.kill_reason)
+            await self._end_task
+
+    async def _exits(self) -> bool:
+        try:
+            await asyncio.wait_for(self._protocol.exited.wait(), END_SECONDS)
+        except TimeoutError:
+            log.warning("the runtime (pid %d) does not end by itself", self.pid)
+            return False
+        return True
+
+    async def _settle(self) -> None:
+        """After the end of the process: its group, its pipes, the last of its log."""
+        await self._protocol.exited.wait()
+        _kill_group(self.pid)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._protocol.closed.wait(), PIPES_S)
+        self._transport.close()
+        await asyncio.wait({self._log_task}, timeout=PIPES_S)
+        self._log_task.cancel()
 
     async def _forward_log(self) -> None:
-        stderr = self._process.stderr
+        stderr = self._protocol.stderr
         assert stderr is not None  # spawned with a pipe
         while True:
             try:
@@ -133,6 +179,13 @@ class RuntimeProcess:
 
     def _last_words(self) -> str:
         return f"; it last said: {self._last_lines[-1]}" if self._last_lines else ""
+
+
+def _kill_group(leader: int) -> None:
+    """End what a runtime has left behind; on Windows its job does that."""
+    if sys.platform != "win32":
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, signal.SIGKILL)
 
 
 def _ending(code: int) -> str:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
+import contextlib
+import os
 import sys
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,6 +73,8 @@ class _Talk:
 
     async def turn(self, prompt: str) -> None:
         """Print the answer as it comes, and remember both sides."""
+        # Bytes that were no text came in as lone surrogates, which no tokenizer takes.
+        prompt = prompt.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         asked = [*self._messages, {"role": "user", "content": prompt}]
         tokens = self._text.chat_prompt(asked, context_tokens=self._ready.context_tokens)
         room = self._ready.context_tokens - len(tokens)
@@ -90,12 +97,13 @@ class _Talk:
     async def loop(self) -> None:
         """Turns until the end of input or /quit; an error ends the turn, not the talk."""
         shown = sys.stdin.isatty()
+        lines = _typed_lines()
         if shown:
             print(f"{self._text.name}: /new starts over, /quit ends.", file=sys.stderr)
         while True:
             if shown:
                 print("> ", end="", file=sys.stderr, flush=True)
-            line = await asyncio.to_thread(sys.stdin.readline)
+            line = await lines.get()
             if not line or line.strip() == "/quit":
                 return
             if line.strip() == "/new":
@@ -108,6 +116,41 @@ class _Talk:
                     if self._link.state == "failed":
                         raise
                     self._ready = await self._link.wait_loaded()
+
+
+def _typed_lines() -> asyncio.Queue[str]:
+    """Lines of standard input as they come; "" at its end.
+
+    Read by a daemon thread: nothing interrupts a thread that waits for the terminal, and Ctrl-C
+    must end the program there too.
+    """
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[str] = asyncio.Queue()
+
+    def read() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            for line in _stdin_lines():
+                loop.call_soon_threadsafe(queue.put_nowait, line)
+            loop.call_soon_threadsafe(queue.put_nowait, "")
+
+    threading.Thread(target=read, name="terminal", daemon=True).start()
+    return queue
+
+
+def _stdin_lines() -> Iterator[str]:
+    if sys.platform == "win32":
+        # The console speaks UTF-16, which Python's own stream knows.
+        yield from sys.stdin
+        return
+    # Not through Python's stream: a thread that waits in there holds its lock, without which the
+    # interpreter cannot end.
+    decoder = codecs.getincrementaldecoder(sys.stdin.encoding)("replace")
+    handle, rest = sys.stdin.fileno(), ""
+    while raw := os.read(handle, 1 << 16):
+        *lines, rest = (rest + decoder.decode(raw)).split("\n")
+        yield from (line + "\n" for line in lines)
+    if rest:
+        yield rest
 
 
 class _ProgressLine:

@@ -16,9 +16,13 @@ import pytest
 from PySide6.QtWidgets import QApplication
 from pytestqt.qtbot import QtBot
 
+import engine
 from app.core import launch, settings
 from app.core.settings import Settings
+from app.core.supervisor import Phase
 from app.ui.application import Headrace
+
+Opener = Callable[..., Headrace]
 
 STAND_IN = Path(__file__).with_name("stand_in_server.py")
 _HARMLESS = (
@@ -78,6 +82,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         return [sys.executable, str(STAND_IN), "serve", "--owner-pid", str(owner_pid)]
 
     monkeypatch.setattr(launch, "serve_command", command)
+    monkeypatch.setenv("STAND_IN_VERSION", engine.__version__)
 
     def choose(mode: str = "", **environment: str) -> None:
         monkeypatch.setenv("STAND_IN", mode)
@@ -110,6 +115,16 @@ def close_app(headrace: Headrace, qtbot: QtBot) -> None:
     headrace.quit()
     qtbot.waitUntil(lambda: not headrace.engine.supervisor.running, timeout=15_000)
     headrace.close()
+
+
+def ready(headrace: Headrace, qtbot: QtBot, timeout_s: float = 20.0) -> None:
+    """Wait for an engine that answers and whose figures have come."""
+    engine = headrace.engine
+    milliseconds = round(1000 * timeout_s)
+    qtbot.waitUntil(lambda: engine.view.phase is Phase.READY, timeout=milliseconds)
+    qtbot.waitUntil(
+        lambda: engine.stats.state == "ready" and engine.stats.model != "", timeout=milliseconds
+    )
 
 
 def alive(pid: int) -> bool:

@@ -1,7 +1,8 @@
 """A small server with the endpoints the app uses, for what the engine cannot be made to do.
 
 It is started like `headrace serve`, as a process of its own, and misbehaves as STAND_IN says:
-`fail-start` ends with code 3, `failed-model` loads nothing, `no-adopt` refuses a new owner,
+`fail-start` ends with code 3, `failed-model` loads nothing, `no-adopt` refuses a new owner and
+`adopt-late` does twice,
 `mid-error` breaks off an answer, `deaf` ignores the request to end.
 """
 
@@ -22,10 +23,12 @@ import psutil
 
 MODE = os.environ.get("STAND_IN", "")
 TOKEN = "stand-in-token"
+KEY = os.environ.get("STAND_IN_KEY", "")
+"""What clients must send; the token above opens the engine's own paths, too."""
 REPLY = json.loads(os.environ.get("STAND_IN_REPLY", '["Hello", " there", "."]'))
 PAUSE_S = float(os.environ.get("STAND_IN_PAUSE", "0.01"))
 STATS: dict[str, Any] = json.loads(os.environ.get("STAND_IN_STATS", "{}"))
-STARTED = time.monotonic()
+refusals = 2 if MODE == "adopt-late" else 10**9 if MODE == "no-adopt" else 0
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -34,6 +37,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
+        if path != "/health" and not self._authorised(KEY, TOKEN):
+            return
         if path == "/health":
             self._health()
         elif path == "/v1/engine/stats/stream":
@@ -43,12 +48,20 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-        if self.path == "/v1/chat/completions":
+        if self.path == "/v1/chat/completions" and self._authorised(KEY):
             self._chat(json.loads(body))
         elif self.path in ("/v1/engine/owner", "/v1/engine/shutdown"):
             self._control(body)
-        else:
+        elif self.path != "/v1/chat/completions":
             self._json(404, {"error": {"message": "no such path"}})
+
+    def _authorised(self, *secrets: str) -> bool:
+        sent = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        sent = sent.encode("latin-1").decode()  # what http.server makes of bytes
+        if KEY and sent not in secrets:
+            self._json(401, {"error": {"message": "a wrong key"}})
+            return False
+        return True
 
     def log_message(self, form: str, *arguments: Any) -> None:
         pass
@@ -64,8 +77,10 @@ class Handler(BaseHTTPRequestHandler):
         if self.headers.get("Authorization") != f"Bearer {TOKEN}":
             self._json(401, {"error": {"message": "a wrong token"}})
         elif self.path.endswith("owner"):
-            if MODE == "no-adopt":
-                self._json(500, {"error": {"message": "no"}})
+            global refusals
+            if refusals:
+                refusals -= 1
+                self._json(500, {"error": {"message": "not now"}})
                 return
             write_record(self.server.server_port, json.loads(body)["pid"])
             self._json(200, {})
@@ -135,13 +150,21 @@ def write_record(port: int, owner: int) -> None:
         "argv": me.cmdline(),
         "host": "127.0.0.1",
         "port": port,
-        "version": "0",
+        "version": os.environ.get("STAND_IN_VERSION", ""),
         "control_token_file": str(token),
         "owner_pid": owner,
+        "owner_started": start_of(owner),
     }
     fresh = home() / "server.json.new"
     fresh.write_text(json.dumps(record))
     fresh.replace(home() / "server.json")
+
+
+def start_of(pid: int) -> float:
+    try:
+        return psutil.Process(pid).create_time() if pid else 0.0
+    except psutil.NoSuchProcess:
+        return 0.0
 
 
 def leave(*_: object) -> None:

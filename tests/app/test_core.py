@@ -1,5 +1,7 @@
 """The small parts of app/core."""
 
+import ast
+import graphlib
 import os
 import signal
 import subprocess
@@ -19,6 +21,7 @@ from app.core.history import History
 from app.core.server_record import ServerRecord
 from app.core.settings import Settings
 from app.core.sse import EventParser
+from engine import processes
 from engine.messages import Stats
 from tests.app.conftest import wait_until
 
@@ -31,6 +34,26 @@ def test_core_and_cli_import_neither_qt_nor_torch() -> None:
         "assert not {'PySide6', 'torch', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_no_circle_of_imports() -> None:
+    """Imports for types and inside functions count, too."""
+    root = Path(launch.__file__).parents[2]
+    names = {
+        ".".join(path.relative_to(root).with_suffix("").parts): path
+        for path in (root / "app").rglob("*.py")
+    }
+    imports: dict[str, set[str]] = {}
+    for name, path in names.items():
+        found: set[str] = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        imports[name] = found & names.keys()
+    assert imports["app.ui.theme"] >= {"app.ui.icons", "app.ui.stylesheet"}
+    list(graphlib.TopologicalSorter(imports).static_order())  # raises CycleError, which names it
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 1000])
@@ -183,6 +206,23 @@ class TestServerRecord:
         assert not server_record.is_running(record)
         child.wait()
 
+    def test_whose_it_is(self) -> None:
+        parent = psutil.Process().parent()
+        assert parent is not None
+        start = processes.start_of(parent.pid)
+        assert start is not None
+        alive = self.record(
+            owner_pid=parent.pid,
+            owner_started=start.wall,
+            owner_started_since_boot=start.since_boot,
+        )
+        assert not alive.orphaned
+        reused = msgspec.structs.replace(alive, owner_started=1.0, owner_started_since_boot=0.01)
+        assert reused.orphaned
+        assert self.record(owner_pid=parent.pid).orphaned  # it was gone when the server started
+        assert self.record(owner_pid=os.getpid(), owner_started=1.0).orphaned
+        assert not self.record().orphaned  # by hand
+
     def test_a_broken_file(self, home: Path) -> None:
         assert server_record.read() is None
         (home / "server.json").write_text("{")
@@ -233,6 +273,34 @@ class TestLaunch:
         monkeypatch.setenv("HEADRACE_DEBUG_OWNER_GRACE", "1.5")
         command = launch.serve_command(Settings(context_tokens=4096), 7)
         assert "--context 4096 --owner-pid 7 --owner-grace 1.5" in " ".join(command)
+
+    def test_the_key_goes_by_a_file_that_only_its_user_reads(self, home: Path) -> None:
+        chosen = Settings(api_key="Schlüssel")
+        launch.write_key(chosen)
+        command = launch.serve_command(chosen, 7)
+        file = Path(command[command.index("--api-key-file") + 1])
+        assert file.read_text(encoding="utf-8") == "Schlüssel"
+        assert sys.platform == "win32" or file.stat().st_mode & 0o777 == 0o600
+        assert "Schlüssel" not in " ".join(command)
+        launch.write_key(Settings())
+        assert list(home.iterdir()) == []
+        assert "--api-key-file" not in launch.serve_command(Settings(), 7)
+
+    def test_only_demo_is_the_bundled_model(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("HOME", str(tmp_path / "me"))
+        for model, wanted in {
+            "demo": "demo",
+            "./demo": str(tmp_path / "demo"),
+            "demo/": str(tmp_path / "demo"),
+            "models/x.gguf": str(tmp_path / "models" / "x.gguf"),
+            "~/demo": str(tmp_path / "me" / "demo"),
+            "~nobody-of-this-name/demo": str(tmp_path / "~nobody-of-this-name" / "demo"),
+        }.items():
+            command = launch.serve_command(Settings(model=model), 7)
+            assert command[command.index("--model") + 1] == wanted
 
     def test_reasons(self, tmp_path: Path) -> None:
         log = tmp_path / "x.log"

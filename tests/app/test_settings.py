@@ -66,7 +66,14 @@ def test_problems_name_the_field() -> None:
 
 @pytest.mark.parametrize("field", settings.ENGINE_FIELDS)
 def test_engine_fields_need_a_restart(field: str) -> None:
-    other = Settings(model="x", device="sim", moe_cache_rate=0.5, context_tokens=7, port=8)
+    other = Settings(
+        model="x", device="sim", moe_cache_rate=0.5, context_tokens=7, port=8, api_key="k"
+    )
     changed = msgspec.structs.replace(Settings(), **{field: getattr(other, field)})
     assert settings.needs_restart(Settings(), changed)
     assert not settings.needs_restart(Settings(), Settings(theme="dark", on_close="quit"))
+
+
+@pytest.mark.parametrize("model", ["./demo", "some-folder", "~nobody-of-this-name/x", "x.gguf"])
+def test_every_model_but_demo_must_exist(model: str) -> None:
+    assert "model" in settings.problems(Settings(model=model))

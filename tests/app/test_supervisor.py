@@ -2,6 +2,7 @@ import pytest
 
 from app.core.health import Health, HealthError
 from app.core.supervisor import (
+    ADOPT_PAUSE_S,
     FIRST_ANSWER_S,
     HUNG_S,
     MAX_QUICK_CRASHES,
@@ -34,6 +35,16 @@ def supervisor(clock: Clock) -> Supervisor:
 
 def answer(supervisor: Supervisor, status: str = "ready") -> None:
     supervisor.health(Health(status=status))
+
+
+def pass_time(supervisor: Supervisor, clock: Clock, seconds: float) -> list[Action]:
+    """Let the clock run with a tick each second; what they ask for."""
+    actions: list[Action] = []
+    end = clock.now + seconds
+    while clock.now < end:
+        clock.now = min(clock.now + 1, end)
+        actions += supervisor.tick()
+    return actions
 
 
 def test_a_start_follows_the_health(supervisor: Supervisor) -> None:
@@ -72,6 +83,17 @@ def test_delays_double_up_to_a_minute(supervisor: Supervisor, clock: Clock) -> N
         clock.now = supervisor.view.retry_at
         assert supervisor.tick() == [Action.SPAWN]
     assert delays == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+def test_crashes_without_end(supervisor: Supervisor, clock: Clock) -> None:
+    supervisor.start()
+    for _ in range(1100):
+        clock.now += 25
+        supervisor.exited("x")
+        assert supervisor.view.retry_at is not None
+        clock.now = supervisor.view.retry_at
+        assert supervisor.tick() == [Action.SPAWN]
+    assert supervisor.view.crashes == 1100
 
 
 def test_quick_crashes_in_a_row_give_up(supervisor: Supervisor, clock: Clock) -> None:
@@ -144,27 +166,58 @@ def test_stop_while_backing_off(supervisor: Supervisor, clock: Clock) -> None:
     assert supervisor.view.phase is Phase.STOPPED
 
 
-def test_a_found_server_is_adopted(supervisor: Supervisor) -> None:
-    assert supervisor.start(found=True) == [Action.ADOPT]
+def test_a_found_orphan_is_adopted(supervisor: Supervisor) -> None:
+    assert supervisor.start(found=True, orphaned=True) == [Action.ADOPT]
+    assert supervisor.view.adopting and not supervisor.view.ours
     supervisor.adopted()
     answer(supervisor)
-    assert supervisor.view.adopted and supervisor.view.ours
+    assert supervisor.view.adopted and supervisor.view.ours and not supervisor.view.adopting
 
 
-def test_a_found_server_that_refuses_is_replaced(supervisor: Supervisor) -> None:
-    supervisor.start(found=True)
-    assert supervisor.adoption_failed("401") == [Action.KILL]
-    assert supervisor.exited("killed") == [Action.SPAWN]
-    assert supervisor.view.reason == "401"
-
-
-def test_a_server_started_by_hand_is_left_alone(supervisor: Supervisor, clock: Clock) -> None:
-    assert supervisor.start(found=True, found_owned=False) == []
-    answer(supervisor)
+def test_an_orphan_that_refuses_is_asked_again_and_then_left(
+    supervisor: Supervisor, clock: Clock
+) -> None:
+    supervisor.start(found=True, orphaned=True)
+    end = clock.now + HUNG_S
+    asked = 0
+    while supervisor.view.adopting:
+        answer(supervisor)
+        assert supervisor.adoption_failed("401") == []
+        taken = pass_time(supervisor, clock, ADOPT_PAUSE_S)
+        assert taken in ([Action.ADOPT], [])
+        asked += len(taken)
+        assert clock.now <= end + 2 * ADOPT_PAUSE_S
+    assert asked > 10
+    assert (supervisor.view.phase, supervisor.view.reason) == (Phase.READY, "401")
     assert not supervisor.view.ours
-    clock.now += HUNG_S + 1
-    assert supervisor.tick() == []
+    assert pass_time(supervisor, clock, HUNG_S) == []
+
+
+def test_an_orphan_that_answers_late_is_adopted(supervisor: Supervisor, clock: Clock) -> None:
+    supervisor.start(found=True, orphaned=True)
+    assert supervisor.adoption_failed("timeout") == []
+    assert pass_time(supervisor, clock, ADOPT_PAUSE_S) == [Action.ADOPT]
+    supervisor.adopted()
+    assert supervisor.view.ours
+
+
+def test_an_orphan_that_answers_nothing_is_replaced(supervisor: Supervisor, clock: Clock) -> None:
+    supervisor.start(found=True, orphaned=True)
+    assert pass_time(supervisor, clock, HUNG_S - 1) == []
+    assert pass_time(supervisor, clock, 1) == [Action.KILL]
+    assert supervisor.exited("killed") == [Action.SPAWN]
+    assert supervisor.view.ours
+
+
+def test_what_somebody_else_started_is_left_alone(supervisor: Supervisor, clock: Clock) -> None:
+    assert supervisor.start(found=True) == []
+    answer(supervisor)
+    assert not supervisor.view.ours and not supervisor.view.adopting
+    assert supervisor.stop() == supervisor.restart() == []
+    assert supervisor.view.phase is Phase.READY
+    assert pass_time(supervisor, clock, HUNG_S + 1) == []
     assert supervisor.view.phase is Phase.SILENT
+    assert supervisor.stop() == supervisor.restart() == []
     assert supervisor.exited("gone") == []
     assert supervisor.view.phase is Phase.STOPPED
 
@@ -172,23 +225,42 @@ def test_a_server_started_by_hand_is_left_alone(supervisor: Supervisor, clock: C
 def test_silence_is_shown_then_ended(supervisor: Supervisor, clock: Clock) -> None:
     supervisor.start()
     answer(supervisor)
-    clock.now += SILENT_S
-    assert supervisor.tick() == []
+    assert pass_time(supervisor, clock, SILENT_S) == []
     assert supervisor.view.phase is Phase.SILENT
     answer(supervisor)
     assert supervisor.view.phase is Phase.READY
-    clock.now += HUNG_S
-    assert supervisor.tick() == [Action.KILL]
+    assert pass_time(supervisor, clock, HUNG_S) == [Action.KILL]
     assert supervisor.exited("killed") == [Action.SPAWN]
     assert "stopped answering" in supervisor.view.reason
 
 
 def test_a_server_that_never_answers(supervisor: Supervisor, clock: Clock) -> None:
     supervisor.start()
-    clock.now += FIRST_ANSWER_S - 1
+    assert pass_time(supervisor, clock, FIRST_ANSWER_S - 1) == []
+    assert pass_time(supervisor, clock, 1) == [Action.KILL]
+
+
+def test_a_sleep_is_not_held_against_the_engine(supervisor: Supervisor, clock: Clock) -> None:
+    supervisor.start()
+    pass_time(supervisor, clock, 1)
+    clock.now += 8 * 3600  # before it ever answered
     assert supervisor.tick() == []
-    clock.now += 1
-    assert supervisor.tick() == [Action.KILL]
+    answer(supervisor)
+    pass_time(supervisor, clock, 1)
+    clock.now += 8 * 3600
+    assert supervisor.tick() == []
+    assert supervisor.view.phase is Phase.READY
+    assert pass_time(supervisor, clock, HUNG_S) == [Action.KILL]  # awake, and still silent
+
+
+def test_a_sleep_during_a_graceful_end(supervisor: Supervisor, clock: Clock) -> None:
+    supervisor.start()
+    answer(supervisor)
+    supervisor.tick()
+    supervisor.stop()
+    clock.now += 8 * 3600
+    assert supervisor.tick() == []
+    assert pass_time(supervisor, clock, STOP_S) == [Action.KILL]
 
 
 def test_a_model_that_fails_keeps_its_server(supervisor: Supervisor) -> None:

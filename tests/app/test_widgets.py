@@ -105,7 +105,7 @@ def test_every_phase_has_a_pill_and_an_icon(qtbot: QtBot, phase: Phase) -> None:
     assert pill.accessibleDescription() == words
     assert pill.sizeHint().width() > 40
     painted(pill, pill.sizeHint())
-    assert not icons.tray_icon(colour).isNull()
+    assert not theme.tray_icon(colour).isNull()
 
 
 def test_figure(qtbot: QtBot, scheme: theme.Colours) -> None:
@@ -169,6 +169,6 @@ def test_icons_exist_and_are_tinted(qapp: QApplication) -> None:
     names = [path.stem for path in (icons.paths.resources() / "icons").glob("*.svg")]
     assert len(names) > 10
     for name in names:
-        assert has(icons.icon(name, "accent").pixmap(60, 60).toImage(), theme.active().accent) or (
+        assert has(theme.icon(name, "accent").pixmap(60, 60).toImage(), theme.active().accent) or (
             name == "headrace"
         ), name

@@ -1,179 +1,19 @@
-"""The window, its pages, and what closing means; with a stand-in where a server must misbehave."""
+"""The window's pages; with a stand-in where a server must misbehave."""
 
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from PySide6.QtCore import QPoint, QPointF, Qt, QTimer
+from PySide6.QtCore import QPoint, QPointF, Qt
 from PySide6.QtGui import QGuiApplication, QWheelEvent
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QScrollArea, QStackedWidget
 from pytestqt.qtbot import QtBot
 
 from app.core import launch, settings
-from app.core.conversation import MessageState
 from app.core.settings import Settings
-from app.core.supervisor import Phase
-from app.ui import theme, tray, window
-from app.ui.application import Headrace
-from app.ui.close_dialog import CloseDialog
-from app.ui.single_instance import Launch, SingleInstance, settle
-from app.ui.widgets.code_block import CodeBlock
-from app.ui.widgets.message_view import AssistantMessage
+from app.core.supervisor import EngineView, Phase
+from app.ui import theme, window
 from engine.messages import Stats
-
-Opener = Callable[..., Headrace]
-
-
-def ready(headrace: Headrace, qtbot: QtBot) -> None:
-    qtbot.waitUntil(lambda: headrace.engine.view.phase is Phase.READY, timeout=10_000)
-    qtbot.waitUntil(lambda: headrace.engine.stats.model != "", timeout=5_000)
-
-
-class Closer:
-    """Answers the close dialog, and counts how often it came."""
-
-    def __init__(self) -> None:
-        self.seen: list[str] = []
-
-    def answer(self, choice: str) -> None:
-        def press() -> None:
-            dialog = QApplication.activeModalWidget()
-            if not isinstance(dialog, CloseDialog):
-                return
-            self.seen.append(dialog.words.text())
-            if choice == "escape":
-                dialog.reject()
-            else:
-                (dialog.keep if choice == "hide" else dialog.quit).click()
-
-        QTimer.singleShot(50, press)
-
-
-@pytest.fixture
-def with_tray(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
-    def choose(there: bool) -> None:
-        monkeypatch.setattr(tray, "tray_available", lambda: there)
-
-    choose(True)
-    return choose
-
-
-class TestClosing:
-    def test_asks_once_and_remembers(
-        self, open_app: Opener, with_tray: object, qtbot: QtBot
-    ) -> None:
-        headrace = open_app()
-        closer = Closer()
-        closer.answer("hide")
-        headrace.window.close()
-        assert not headrace.window.isVisible()
-        assert settings.load().on_close == "hide"
-        headrace.tray.open_asked.emit()
-        assert headrace.window.isVisible()
-        closer.answer("hide")
-        headrace.window.close()
-        qtbot.wait(100)
-        assert len(closer.seen) == 1 and "tray" in closer.seen[0]
-        assert not headrace.window.isVisible()
-
-    def test_escape_keeps_the_window_and_asks_again(
-        self, open_app: Opener, with_tray: object
-    ) -> None:
-        headrace = open_app()
-        closer = Closer()
-        for _ in range(2):
-            closer.answer("escape")
-            headrace.window.close()
-        assert len(closer.seen) == 2
-        assert headrace.window.isVisible()
-        assert settings.load().on_close == "ask"
-
-    def test_quit_quits(self, open_app: Opener, with_tray: object, qtbot: QtBot) -> None:
-        headrace = open_app()
-        Closer().answer("quit")
-        with qtbot.waitSignal(headrace.engine.idle):
-            headrace.window.close()
-        assert settings.load().on_close == "quit"
-
-    def test_without_a_tray_nobody_is_stranded(
-        self, open_app: Opener, with_tray: Callable[[bool], None]
-    ) -> None:
-        with_tray(False)
-        headrace = open_app()
-        closer = Closer()
-        closer.answer("hide")
-        headrace.window.close()
-        assert "no tray" in closer.seen[0]
-        assert headrace.window.isVisible() and headrace.window.isMinimized()
-        headrace.window.raise_up()
-        assert not headrace.window.isMinimized()
-
-    def test_a_tray_that_goes_gives_the_window_back(
-        self, open_app: Opener, with_tray: Callable[[bool], None]
-    ) -> None:
-        headrace = open_app(on_close="hide")
-        headrace.window.close()
-        assert not headrace.window.isVisible()
-        with_tray(False)
-        headrace.tray.look()
-        assert headrace.window.isVisible()
-
-    def test_hidden_start(self, open_app: Opener, with_tray: Callable[[bool], None]) -> None:
-        assert not open_app(hidden=True).window.isVisible()
-        with_tray(False)
-        assert open_app(hidden=True).window.isMinimized()
-
-
-class TestSingleInstance:
-    def test_a_second_launch_raises_the_first(self, qtbot: QtBot) -> None:
-        first = SingleInstance()
-        assert first.claim()
-        second = subprocess.Popen([sys.executable, "-m", "app.cli"])
-        with qtbot.waitSignal(first.raised, timeout=15_000):
-            pass
-        qtbot.waitUntil(lambda: second.poll() is not None, timeout=10_000)
-        assert second.returncode == 0
-        first.release()
-
-    def test_another_home_is_another_instance(
-        self, qapp: QApplication, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
-        first = SingleInstance()
-        assert first.claim()
-        assert not SingleInstance().claim()
-        monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "other"))
-        other = SingleInstance()
-        assert other.claim()
-        other.release()
-        first.release()
-
-    def test_a_killed_instance_leaves_room(self, qapp: QApplication) -> None:
-        code = (
-            "from PySide6.QtCore import QCoreApplication\n"
-            "from app.ui.single_instance import SingleInstance\n"
-            "app = QCoreApplication([]); one = SingleInstance(); print(one.claim(), flush=True)\n"
-            "app.exec()"
-        )
-        command = [sys.executable, "-c", code]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
-            assert other.stdout is not None and other.stdout.readline() == b"True\n"
-            assert not SingleInstance().claim()
-            other.kill()
-        first = SingleInstance()
-        assert first.claim()
-        first.release()
-
-    def test_an_instance_that_ends_is_waited_for(self, qapp: QApplication) -> None:
-        first = SingleInstance()
-        assert first.claim()
-        first.stop_listening()  # it is about to end
-        second = SingleInstance()
-        assert settle(second, patience_s=0) is Launch.UNANSWERED
-        first.release()
-        assert settle(second, patience_s=0) is Launch.FIRST
-        second.release()
+from tests.app.conftest import Opener, ready
 
 
 class TestEngine:
@@ -311,118 +151,6 @@ class TestSettingsPage:
             assert main.header.title.text() == name
 
 
-class TestChat:
-    @pytest.fixture
-    def chat(self, open_app: Opener, stand_in: Callable[..., None], qtbot: QtBot) -> Headrace:
-        headrace = open_app(start_engine_at_launch=True)
-        ready(headrace, qtbot)
-        headrace.window.open_page(window.CHAT)
-        return headrace
-
-    def type_and_send(self, headrace: Headrace, qtbot: QtBot, text: str) -> None:
-        editor = headrace.window.chat.composer.editor
-        qtbot.keyClicks(editor, text)
-        qtbot.keyClick(editor, Qt.Key.Key_Return)
-
-    def done(self, headrace: Headrace, qtbot: QtBot) -> AssistantMessage:
-        page = headrace.window.chat
-        qtbot.waitUntil(lambda: not page.session.busy, timeout=10_000)
-        view = page.views[-1]
-        assert isinstance(view, AssistantMessage)
-        return view
-
-    def test_shift_enter_starts_a_line(self, chat: Headrace, qtbot: QtBot) -> None:
-        editor = chat.window.chat.composer.editor
-        qtbot.keyClicks(editor, "a")
-        qtbot.keyClick(editor, Qt.Key.Key_Return, Qt.KeyboardModifier.ShiftModifier)
-        qtbot.keyClicks(editor, "b")
-        assert editor.toPlainText() == "a\nb"
-        assert not chat.window.chat.views
-
-    def test_a_refusal_is_shown_with_a_way_to_try_again(self, chat: Headrace, qtbot: QtBot) -> None:
-        self.type_and_send(chat, qtbot, "refuse")
-        view = self.done(chat, qtbot)
-        assert view.error == "the prompt is too long Shorten it."
-        view.retry.emit()
-        assert self.done(chat, qtbot).error
-        assert len(chat.window.chat.views) == 2
-
-    def test_an_answer_that_breaks_off(
-        self, open_app: Opener, stand_in: Callable[..., None], qtbot: QtBot
-    ) -> None:
-        stand_in("mid-error")
-        headrace = open_app(start_engine_at_launch=True)
-        ready(headrace, qtbot)
-        self.type_and_send(headrace, qtbot, "hi")
-        view = self.done(headrace, qtbot)
-        assert view.message.text == "Hello there"
-        assert view.error == "the runtime died"
-
-    def test_stop_keeps_what_came(
-        self, open_app: Opener, stand_in: Callable[..., None], qtbot: QtBot
-    ) -> None:
-        stand_in(reply='["x "' + ', "x "' * 999 + "]", pause="0.02")
-        headrace = open_app(start_engine_at_launch=True)
-        ready(headrace, qtbot)
-        self.type_and_send(headrace, qtbot, "hi")
-        page = headrace.window.chat
-        qtbot.waitUntil(lambda: len(page.session.conversation.messages[-1].text) > 10)
-        assert page.composer.send.accessibleName() == "Stop"
-        page.composer.send.click()
-        view = self.done(headrace, qtbot)
-        assert view.message.state is MessageState.STOPPED
-        assert view.message.text.startswith("x x")
-        length = len(view.message.text)
-        qtbot.wait(100)
-        assert len(view.message.text) == length
-
-    def test_code_and_scrolling(
-        self, open_app: Opener, stand_in: Callable[..., None], qtbot: QtBot
-    ) -> None:
-        stand_in(reply='["```py\\nx = 1\\n", "```\\n"' + ', "line\\n\\n"' * 150 + "]", pause="0.01")
-        headrace = open_app(start_engine_at_launch=True)
-        ready(headrace, qtbot)
-        headrace.window.open_page(window.CHAT)
-        self.type_and_send(headrace, qtbot, "hi")
-        page = headrace.window.chat
-        bar = page.scroller.verticalScrollBar()
-        qtbot.waitUntil(lambda: bar.maximum() > 100, timeout=5_000)
-        qtbot.waitUntil(lambda: bar.value() == bar.maximum())
-        bar.setValue(10)  # a reader who looks at the beginning is left there
-        view = self.done(headrace, qtbot)
-        qtbot.wait(50)
-        assert bar.value() == 10
-        code = view.views[0]
-        assert isinstance(code, CodeBlock) and code.text == "x = 1"
-        view._copy.click()
-        assert QGuiApplication.clipboard().text().startswith("```py")
-        page.new_button.click()
-        assert not page.views and not page.session.conversation.messages
-
-    def test_a_message_waits_for_the_model(
-        self, open_app: Opener, stand_in: Callable[..., None], qtbot: QtBot
-    ) -> None:
-        headrace = open_app(start_engine_at_launch=True)
-        assert headrace.engine.view.phase is Phase.STARTING
-        self.type_and_send(headrace, qtbot, "hi")
-        message = headrace.window.chat.session.conversation.messages[-1]
-        assert message.note == "Waiting for the model…"
-        assert self.done(headrace, qtbot).message.text == "Hello there."
-
-    def test_a_waiting_message_hears_of_the_end(
-        self, open_app: Opener, stand_in: Callable[..., None], qtbot: QtBot
-    ) -> None:
-        stand_in("failed-model")
-        headrace = open_app(start_engine_at_launch=True)
-        self.type_and_send(headrace, qtbot, "hi")
-        assert self.done(headrace, qtbot).error == "shard 2 is missing Fetch it."
-
-    def test_without_an_engine(self, open_app: Opener, qtbot: QtBot) -> None:
-        headrace = open_app()
-        self.type_and_send(headrace, qtbot, "hi")
-        assert "not running" in self.done(headrace, qtbot).error
-
-
 def test_stats_of_every_kind_are_shown(open_app: Opener) -> None:
     main = open_app().window
     for stats in (Stats(), Stats(device="cpu", expert_total=8), Stats(expert_slots=4)):
@@ -434,9 +162,38 @@ def test_stats_of_every_kind_are_shown(open_app: Opener) -> None:
     assert main.childAt(QPoint(5, 5)) is not None
 
 
+def test_the_smallest_window_cuts_nothing_off(open_app: Opener, qtbot: QtBot) -> None:
+    main = open_app().window
+    main.resize(main.minimumSize())
+    stats = Stats(
+        state="ready",
+        device="sim",
+        ttft_s=1.82,
+        ttft_worst_s=1.82,
+        expert_slots=12345,
+        expert_slots_used=12345,
+        expert_total=23456,
+        expert_hits=888_888,
+        expert_misses=888_888,
+        expert_fills=888_888,
+        link_bytes_per_s=128.8e6,
+    )
+    view = EngineView(phase=Phase.READY, ours=False, reason="words " * 30, other_version="0.0.1")
+    main.dashboard.show_view(view, 0)
+    main.dashboard.show_stats(stats)
+    for index in range(len(window.PAGES)):
+        main.open_page(index)
+        qtbot.wait(20)
+        page = main.findChildren(QStackedWidget)[0].currentWidget()
+        for area in [page, *page.findChildren(QScrollArea)]:
+            if isinstance(area, QScrollArea):
+                needed = area.widget().minimumSizeHint().width()
+                assert needed <= area.viewport().width(), area.accessibleName()
+
+
 def test_the_place_on_the_screen_is_kept(open_app: Opener) -> None:
     headrace = open_app()
-    headrace.window.resize(900, 680)
+    headrace.window.resize(940, 680)
     headrace.window.end()
     saved: Settings = settings.load()
     assert saved.window_geometry

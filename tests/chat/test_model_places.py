@@ -22,6 +22,20 @@ def test_a_folder_a_file_and_the_demo(tmp_path: Path) -> None:
     assert (locate("demo").path, locate("demo").name) == (paths.demo_model(), "demo")
 
 
+def test_only_the_bare_word_is_the_bundled_demo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the runtime is given must not be the word again: `str(Path("./demo")) == "demo"`."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "config.json").write_text("{}")
+    for spelling in ("./demo", "demo/", "../" + tmp_path.name + "/demo"):
+        place = locate(spelling)
+        assert place.path.is_absolute() and place.path.samefile(tmp_path / "demo")
+        assert place.name == "demo"
+    assert locate("demo").path == paths.demo_model()
+
+
 def test_the_hubs_cache_shows_the_models_name_not_a_hash(tmp_path: Path) -> None:
     repository = tmp_path / "models--Org--Some-Model"
     snapshot = repository / "snapshots" / ("0123456789" * 4)

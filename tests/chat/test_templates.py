@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -221,6 +222,15 @@ def test_endless_work_is_stopped(source: str, monkeypatch: pytest.MonkeyPatch) -
         "{{ 'a' | center(999999999) }}",
         "{{ 'a\n' | indent(999999999) }}",
         "{{ '%999999999d' | format(1) }}",
+        "{{ ([1] | batch(999999999, 'x') | list | first) | length }}",
+        "{{ [1] | slice(999999999) | list | length }}",
+        "{% set a = 'a' * 20000 %}{{ (a | replace('a', 'b' * 20000)) | length }}",
+        "{% set a = 'a' * 20000 %}{{ a.replace('a', 'b' * 20000) | length }}",
+        "{% set a = 'a' * 20000 %}{{ ([a] * 20000) | join | length }}",
+        "{% set a = 'a' * 20000 %}{{ a.join([a] * 20000) | length }}",
+        "{% set a = 'a' * 20000 %}{{ (a * 1) | map('upper') | join(a) | length }}",
+        "{{ [1] | tojson(indent=999999999) }}",
+        "{% set n = namespace(x=3) %}{% for i in range(40) %}{% set n.x = n.x * n.x %}{% endfor %}",
     ],
 )
 def test_endless_growth_is_stopped(source: str) -> None:
@@ -243,6 +253,39 @@ def test_endless_growth_is_stopped(source: str) -> None:
 def test_python_is_out_of_reach(source: str) -> None:
     with pytest.raises((UnsupportedModel, InvalidRequest)):
         template(source).render([USER])
+
+
+def test_what_no_prompt_needs_is_not_there() -> None:
+    with pytest.raises(InvalidRequest, match="'lipsum' is undefined"):
+        template("{{ lipsum(60000) }}").render([USER])
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ messages | map(attribute='content') | join(', ') }}", "hi, hi"),
+        ("{{ messages | join('/', attribute='content') }}", "hi/hi"),
+        ("{{ [1, 'a', none] | join }}", "1aNone"),
+        ("{{ '-'.join(['a', 'b']) }}", "a-b"),
+        ("{{ 'aaa' | replace('a', 'b', 2) }}{{ 'aaa'.replace('a', 'b', 1) }}", "bbabaa"),
+        ("{{ 'a\nb' | indent(2) }}", "a\n  b"),
+        ("{{ [1] | tojson(indent=2) }}", "[\n  1\n]"),
+        ("{{ 6 * 7 }}{{ 'ab' * 2 }}{{ none }}{{ 1.5 }}{{ true }}", "42ababNone1.5True"),
+    ],
+)
+def test_what_prompts_do_need_is_as_in_jinja(source: str, text: str) -> None:
+    assert template(source).render([USER, USER]).text == text
+    plain = jinja2.Environment(trim_blocks=True, lstrip_blocks=True)
+    plain.policies["json.dumps_kwargs"] = {}
+    assert plain.from_string(source).render(messages=[USER, USER]) == text
+
+
+def test_nothing_is_computed_while_a_template_is_loaded() -> None:
+    """Bounds hold while it renders; folding constants at load would be before any of them."""
+    for source in ("{{ 9 ** 9 ** 9 }}", "{{ ([1] | batch(10 ** 9, 'x') | list) | length }}"):
+        began = time.monotonic()
+        template(source)
+        assert time.monotonic() - began < 1
 
 
 def test_a_large_conversation_is_quick() -> None:
@@ -319,3 +362,30 @@ def test_without_a_template_chat_is_refused_and_says_what_works(tmp_path: Path) 
         model.chat_prompt([USER], context_tokens=99)
     assert "/v1/completions" in raised.value.hint
     assert model.text_prompt("hi", context_tokens=99)
+
+
+@pytest.mark.parametrize(
+    ("source", "effort", "expected"),
+    [
+        (CHATML, "", {}),
+        (CHATML, "none", {}),
+        (CHATML, "high", None),
+        ("{{ enable_thinking }}", "none", {"enable_thinking": False}),
+        ("{{ enable_thinking }}", "low", None),
+        ("{{ reasoning_effort }}", "low", {"reasoning_effort": "low"}),
+        ("{{ reasoning_effort }}", "none", None),
+    ],
+)
+def test_an_effort_reaches_the_template_or_is_refused(
+    source: str, effort: str, expected: dict[str, Any] | None, tmp_path: Path
+) -> None:
+    byte_level().save(str(tmp_path / "tokenizer.json"))
+    write(tmp_path, "config.json", {})
+    write(tmp_path, "chat_template.jinja", source)
+    model = load_text_model(ModelPlace(tmp_path, "m"))
+    if expected is None:
+        with pytest.raises(InvalidRequest, match="knows no reasoning effort") as raised:
+            model.effort_variables(effort, "the_field")
+        assert raised.value.param == "the_field"
+    else:
+        assert model.effort_variables(effort, "the_field") == expected

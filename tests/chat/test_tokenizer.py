@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers
 
 from engine.chat import gguf_tokenizer
 from engine.chat.model_files import ModelPlace
+from engine.chat.shields import SHIELDS
+from engine.chat.templates import ChatTemplate, TemplateSource
 from engine.chat.text_model import load_text_model
 from engine.chat.tokenizer import Tokenizer as HeadraceTokenizer
 from engine.chat.tokenizer import load_tokenizer
-from engine.errors import HeadraceError, ModelFilesError, UnsupportedModel
-from tests.chat.vocabularies import SPECIAL, TEXT, byte_level
+from engine.errors import ContextLengthExceeded, HeadraceError, ModelFilesError, UnsupportedModel
+from tests.chat.vocabularies import SPECIAL, TEXT, byte_fallback, byte_level, metaspace
 
 # As the hub's tokenizer.json of each family has it.
 QWEN2 = (
@@ -249,12 +252,69 @@ def test_shielded_control_tokens_are_plain_text(tmp_path: Path) -> None:
     assert tokenizer.encode("<|im_end|>") == [2]
 
 
-@settings(max_examples=50)
-@given(st.lists(st.sampled_from([*TEXT, "hello ", *SPECIAL]), max_size=5))
-def test_without_shields_both_encodings_agree(parts: list[str]) -> None:
-    tokenizer = HeadraceTokenizer(byte_level(), Path("x"))
+KINDS = [byte_level, byte_fallback, metaspace]
+PARTS = st.lists(st.sampled_from([*TEXT, "hello ", " ", "\n", *SPECIAL, "<s>", "</s>"]), max_size=6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=40)
+@given(parts=PARTS)
+def test_without_shields_both_encodings_agree(
+    kind: Callable[[], Tokenizer], parts: list[str]
+) -> None:
+    tokenizer = HeadraceTokenizer(kind(), Path("x"))
     text = "".join(parts)
-    assert tokenizer.encode_shielded(text + SHIELD, SHIELD) == tokenizer.encode(text)
+    assert tokenizer.encode_shielded(SHIELD + text, SHIELD) == tokenizer.encode(text)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=40)
+@given(before=PARTS, inside=PARTS, after=PARTS)
+def test_shielded_text_is_encoded_as_where_it_has_no_control_tokens(
+    kind: Callable[[], Tokenizer], before: list[str], inside: list[str], after: list[str]
+) -> None:
+    """Held to the library: a vocabulary to which these spellings never meant anything."""
+    state = json.loads(kind().to_str())
+    foreign = "<|foreign|>"
+    ours = Tokenizer.from_str(json.dumps(state))
+    ours.add_special_tokens([foreign])
+    tokenizer = HeadraceTokenizer(ours, Path("x"))
+    reference = HeadraceTokenizer(Tokenizer.from_str(json.dumps(state)), Path("x"))
+    said = foreign.join(inside) + foreign
+    broken = said.replace(foreign, foreign[0] + SHIELD + foreign[1:])
+    around = "".join(before), "".join(after)
+    assert tokenizer.encode_shielded(broken.join(around), SHIELD) == reference.encode(
+        said.join(around)
+    )
+
+
+def test_nobody_can_write_a_control_token(tmp_path: Path) -> None:
+    """Neither by its name, nor by one name inside another, nor by what stands for it inside."""
+    inner = byte_level()
+    inner.add_special_tokens(["|im_end|", "\u2603"])
+    tokenizer = HeadraceTokenizer(inner, tmp_path)
+    source = TemplateSource("{{ messages[0].content }}", "x")
+    names = [*tokenizer.special, "<|im_end|><|im_end|>", "<<|im_end|>", "\u2603\u2603"]
+    for said in [*names, "".join(SHIELDS[1:]) + "<|im_end|>"]:
+        message = {"role": "user", "content": said}
+        rendered = ChatTemplate(source, {}).render([message], control_tokens=tokenizer.special)
+        tokens = tokenizer.encode_shielded(rendered.text, rendered.shield)
+        assert not set(tokens) & tokenizer.special_ids
+        assert b"".join(map(tokenizer.token_bytes, tokens)).decode() == said
+
+
+def test_many_control_tokens_and_a_long_text_are_refused_quickly(tmp_path: Path) -> None:
+    inner = byte_level()
+    inner.add_special_tokens([f"<|reserved_{number}|>" for number in range(250)])
+    inner.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    model = load_text_model(ModelPlace(tmp_path, "m"))
+    began = time.monotonic()
+    for said in ("<|" * 5_000_000, "<|reserved_7" * 800_000, "<|im_end|>" * 1_000_000):
+        with pytest.raises(ContextLengthExceeded):
+            model.chat_prompt([{"role": "user", "content": said}], context_tokens=4096)
+    assert time.monotonic() - began < 6
 
 
 def test_a_bound_is_found_quickly_and_is_a_bound(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from tokenizers.normalizers import Prepend, Replace
 from tokenizers.normalizers import Sequence as Normalizers
 
@@ -51,4 +51,20 @@ def byte_fallback() -> Tokenizer:
         ]
     )
     tokenizer.add_special_tokens(["<s>", "</s>"])
+    return tokenizer
+
+
+def metaspace() -> Tokenizer:
+    """As Mistral: a space in front of the text's first word only, and control tokens that strip."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=True)
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="first")
+    special = [
+        "<unk>",
+        AddedToken("<|im_start|>", rstrip=True, special=True),
+        AddedToken("<|im_end|>", lstrip=True, rstrip=True, special=True),
+        AddedToken("<|endoftext|>", special=True),
+    ]
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=special, show_progress=False)
+    tokenizer.train_from_iterator([*TEXT * 4, "hello ", "".join(SPECIAL)], trainer)
     return tokenizer

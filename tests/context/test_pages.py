@@ -113,8 +113,6 @@ def test_pages_keep_what_they_hold_when_the_pool_changes_size() -> None:
     kv.write(3, kv.slots(batch), k, k)
     kv.resize(10)
     assert torch.equal(kv.read(3, torch.tensor([1]), 4)[0], k)
-    kv.copy_pages(torch.tensor([1]), torch.tensor([9]))
-    assert torch.equal(kv.read(3, torch.tensor([9]), 4)[0], k)
     kv.resize(2)
     assert arena.committed == kv.nbytes
     assert torch.equal(kv.read(3, torch.tensor([1]), 4)[0], k)
@@ -137,7 +135,7 @@ def test_state_rows_are_apart(dtype: torch.dtype) -> None:
             conv[row], recurrent[row] = row + 1, row + 1
     pool.reset(1)
     kept = pool.snapshot(2)
-    pool.copy_row(0, 2)
+    pool.restore(2, pool.snapshot(0))
     for layer in SPEC.recurrent_layers:
         conv, recurrent = pool.layer(layer)
         assert conv[:, 0, 0].tolist() == recurrent[:, 0, 0, 0].tolist() == [1, 0, 1]

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.formats.gguf import GgufError, GgufFile, dequantise, write_gguf
+from engine.formats.gguf import GgufError, GgufFile, dequantise
+from tests.formats.gguf_writer import write_gguf
 
 RNG = np.random.default_rng(7)
 

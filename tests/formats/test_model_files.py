@@ -15,7 +15,7 @@ import torch
 from engine.errors import HeadraceError, ModelFilesError, ModelNotFound, UnsupportedModel
 from engine.formats import gguf_parts
 from engine.formats.checkpoint import open_checkpoint
-from engine.formats.gguf import write_gguf
+from engine.formats.gguf import TENSOR_TYPES, Floats
 from engine.formats.model_files import inspect_model
 from engine.models.families import describe
 from tests.formats.checkpoints import (
@@ -27,6 +27,7 @@ from tests.formats.checkpoints import (
     write_sharded,
     write_single,
 )
+from tests.formats.gguf_writer import write_gguf
 
 
 def refusal(path: Path) -> HeadraceError:
@@ -283,3 +284,55 @@ def test_a_truncated_gguf_is_refused(tmp_path: Path) -> None:
     error = refusal(path)
     assert isinstance(error, ModelFilesError)
     assert path.name in error.message
+
+
+@pytest.mark.parametrize("kind", ["Q2_K", "Q3_K", "Q5_0", "Q5_1", "Q5_K", "Q8_1", "Q8_K", "I32"])
+def test_gguf_types_that_are_not_read_are_refused_before_anything_is_placed(
+    tmp_path: Path, kind: str
+) -> None:
+    _, block, size = next(each for each in TENSOR_TYPES.values() if each[0] == kind)
+    path = tmp_path / "odd.gguf"
+    plain = ("F32", (4,), bytes(16))
+    tensors = {"good": plain, "blk.0.ffn_up.weight": (kind, (2, block), bytes(2 * size))}
+    write_gguf(path, {"general.architecture": "llama"}, tensors)
+    error = refusal(path)
+    assert isinstance(error, UnsupportedModel)
+    for part in (str(path), "blk.0.ffn_up.weight", kind):
+        assert part in error.message
+    assert "Q4_K" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("divisors", "theta"),
+    [
+        (np.zeros(16), 1e4),
+        (-np.ones(16), 1e4),
+        (np.full(16, np.nan), 1e4),
+        (np.full(16, np.inf), 1e4),
+        (np.array([0.0, *np.ones(15)]), 1e4),
+        (np.ones(15), 1e4),
+        (np.ones(16), 1e-30),
+    ],
+)
+def test_strange_divisors_of_the_rotation_are_refused(
+    tmp_path: Path, divisors: Floats, theta: float
+) -> None:
+    meta: dict[str, str | int | float | list[str]] = {
+        "general.architecture": "llama",
+        "llama.block_count": 1,
+        "llama.context_length": 64,
+        "llama.embedding_length": 64,
+        "llama.feed_forward_length": 64,
+        "llama.attention.head_count": 2,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        "llama.rope.freq_base": theta,
+    }
+    path = tmp_path / "rope.gguf"
+    tensors = {
+        "token_embd.weight": ("F32", (8, 64), bytes(2048)),
+        "rope_freqs.weight": ("F32", divisors.shape, divisors.astype("<f4").tobytes()),
+    }
+    write_gguf(path, meta, tensors)
+    with pytest.raises(HeadraceError) as error:
+        describe(inspect_model(path))
+    assert str(path) in error.value.message

@@ -5,17 +5,22 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import psutil
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from engine.context.batch import SequenceSlice
 from engine.context.kv import KvPages
 from engine.context.states import StatePool
 from engine.errors import InvalidRequest, OutOfMemory
+from engine.kernels.attention import paged_attention
 from engine.memory.budget import (
+    SCORE_BYTES,
     Need,
     PoolNeed,
     Share,
@@ -26,6 +31,7 @@ from engine.memory.budget import (
     solve,
     state_bytes,
     workspace_bytes,
+    workspace_per_token,
 )
 from engine.models.spec import (
     AttentionSpec,
@@ -76,6 +82,10 @@ def test_arithmetic_of_a_known_model() -> None:
     assert state_bytes(QWEN, "bfloat16") == 30 * (32 * 128 * 128 * 4 + 8192 * 3 * 2)
     # A checkpoint of this shape, experts in NVFP4 and the rest in bf16, is 22 GB.
     assert dense_bytes(QWEN, "bfloat16") + 10240 * STRIDE == pytest.approx(22 * GB, rel=0.02)
+    # Routers and convolutions are float32 in any compute dtype.
+    single = dense_bytes(QWEN, "float32")
+    held_wide = 40 * 256 * 2048 + 30 * 8192 * 4
+    assert dense_bytes(QWEN, "bfloat16") == single // 2 + held_wide * 2
     dense_only = replace(QWEN, gated_delta=None, layers=QWEN.layers[3:4])
     assert state_bytes(dense_only, "float32") == 0
 
@@ -95,8 +105,62 @@ def test_arithmetic_agrees_with_what_the_pools_take(dtype: str) -> None:
 
 
 def test_workspace_grows_with_the_chunk() -> None:
-    small = workspace_bytes(QWEN, 1, 1)
-    assert small < workspace_bytes(QWEN, 512, 1) < workspace_bytes(QWEN, 512, 8)
+    small = workspace_bytes(QWEN, 1, 1, 8192)
+    assert small < workspace_bytes(QWEN, 512, 1, 8192) < workspace_bytes(QWEN, 512, 8, 8192)
+    # Scores of 16 heads for 512 x 65536 would be 2 GiB: the kernel cuts the chunk at SCORE_BYTES.
+    long = workspace_bytes(QWEN, 512, 8, 65536)
+    assert long - workspace_bytes(QWEN, 512, 8, 1) == pytest.approx(SCORE_BYTES, rel=0.01)
+
+
+class Gathered(TorchDispatchMode):
+    """Counts the bytes of what is gathered by index."""
+
+    nbytes = 0
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.index.Tensor:
+            self.nbytes += out.nbytes
+        return out
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_workspace_counts_the_copies_that_attention_makes(dtype: str) -> None:
+    kv = KvPages(QWEN, 40, page_tokens=16, dtype=getattr(torch, dtype))
+    a = QWEN.attention
+    pages = torch.arange(40).flip(0)
+    sequence = SequenceSlice(0, 1, 639, pages, 0)
+    query = torch.zeros(1, a.heads, a.head_dim, dtype=getattr(torch, dtype))
+    layer = QWEN.attention_layers[0]
+    with Gathered() as gathered:
+        paged_attention(query, *kv.layer(layer), [sequence], 1.0)
+    assert gathered.nbytes == 640 * workspace_per_token(QWEN, dtype)
+
+
+def test_the_longest_context_has_its_workspace() -> None:
+    need = replace(NEED, workspace_per_token=2048, context_is_asked=True)
+    budget = solve(need, has_slots=False, host_free=64 * GB)
+    assert budget.host.workspace == GB + 262144 * 2048
+    lowered = solve(
+        replace(need, context_is_asked=False), has_slots=True, host_free=64 * GB, device_free=8 * GB
+    )
+    assert lowered.device is not None and lowered.context_tokens < 262144
+    assert lowered.device.workspace == GB + lowered.context_tokens * 2048
+
+
+def test_a_context_beyond_the_kv_that_is_asked_for_is_refused() -> None:
+    need = replace(NEED, context_tokens=4096, context_is_asked=True, kv_tokens=1024)
+    with pytest.raises(InvalidRequest, match=r"4096.*--context.*1024.*--kv-tokens") as error:
+        solve(need, has_slots=False, host_free=64 * GB)
+    assert error.value.param == "kv_tokens"
+    exact = solve(replace(need, kv_tokens=4090), has_slots=False, host_free=64 * GB)
+    assert (exact.kv_tokens, exact.context_tokens) == (4096, 4096)
 
 
 def test_cpu_holds_everything_in_host_memory() -> None:
@@ -200,9 +264,10 @@ pools = st.lists(
         Need,
         dense=st.integers(0, 4 * GB),
         pools=pools.map(tuple),
-        kv_per_token=st.integers(0, 200_000),
+        kv_per_token=st.integers(1, 200_000),
         state=st.integers(0, 100_000_000),
         workspace=st.integers(0, GB),
+        workspace_per_token=st.integers(0, 20_000),
         context_tokens=st.integers(1, 300_000),
         context_is_asked=st.booleans(),
         kv_tokens=st.sampled_from([0, 0, 1, 5000, 100_000]),
@@ -223,17 +288,22 @@ def test_what_is_given_fits_and_floors_hold(
     except OutOfMemory as error:
         assert error.message.count("GB") >= 2
         return
+    except InvalidRequest:
+        assert need.context_is_asked and 0 < need.kv_tokens < need.context_tokens
+        return
     assert_sound(budget.host)
     assert budget.kv_tokens % 16 == 0
     assert 1 <= budget.context_tokens <= min(need.context_tokens, budget.kv_tokens)
     floor = need.kv_tokens or min(need.context_tokens, 8192)
     assert budget.kv_tokens >= floor
-    if need.context_is_asked and not need.kv_tokens:
+    if need.context_is_asked:
         assert budget.context_tokens == need.context_tokens
     assert (budget.device is None) == (not has_slots)
     holder = budget.host if budget.device is None else budget.device
     assert_sound(holder)
     assert holder.kv == budget.kv_tokens * need.kv_per_token
+    context = min(-(-need.context_tokens // 16) * 16, budget.kv_tokens)
+    assert holder.workspace == need.workspace + context * need.workspace_per_token
     assert holder.states == need.max_sequences * need.state
     if has_slots:
         for count, pool in zip(budget.slots, need.pools, strict=True):

@@ -101,5 +101,33 @@ class Runner:
         sequence.pages, sequence.context = [], 0
 
 
+def in_company(
+    runner: Runner, prompts: list[Tensor], chunks: list[int], steps: int
+) -> list[tuple[Tensor, Tensor]]:
+    """All prompts side by side, then `steps` greedy tokens of each: for each sequence the tokens
+    [steps] and the logits [T + steps, vocab] of its prompt and of them.
+
+    Each starts a step later than the one before and is cut into chunks of its own, so that batches
+    mix long and short chunks, single tokens, first tokens and late ones, prefills and decodes.
+    """
+    sequences = [Sequence(len(prompts) - 1 - row) for row in range(len(prompts))]
+    left = [list(tokens.split(chunk)) for tokens, chunk in zip(prompts, chunks, strict=True)]
+    greedy: list[list[Tensor]] = [[] for _ in prompts]
+    logits: list[list[Tensor]] = [[] for _ in prompts]
+    turn = 0
+    while any(left):
+        active = [i for i, pieces in enumerate(left) if pieces and i <= turn]
+        parts = runner.step(*((sequences[i], left[i].pop(0)) for i in active))
+        for i, part in zip(active, parts, strict=True):
+            logits[i].append(part)
+            if not left[i] and len(greedy[i]) < steps:
+                greedy[i].append(part[-1].argmax().reshape(1))
+                left[i].append(greedy[i][-1])
+        turn += 1
+    for sequence in sequences:
+        runner.release(sequence)
+    return [(torch.cat(g), torch.cat(rows)) for g, rows in zip(greedy, logits, strict=True)]
+
+
 def relative_error(got: Tensor, expected: Tensor) -> float:
     return float((got.double() - expected.double()).norm() / expected.double().norm())

@@ -2,39 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from tests.parity.running import Runner, Sequence
-from tests.parity.tiny import FAMILIES, prompt, random_model, save
+from tests.parity.conftest import Made
+from tests.parity.running import Runner, in_company, relative_error
+from tests.parity.tiny import FAMILIES, logits_of, prompt
 
 MOE_FAMILIES = [name for name in FAMILIES if name != "llama"]
+PREFILL, DECODE = 300, 32
+PROMPTS = [prompt(PREFILL), prompt(20, seed=1)]
 
 
-def run(runner: Runner) -> Tensor:
-    sequence, tokens = Sequence(0), prompt(60)
-    prefill = runner.prefill(sequence, tokens, 25)
-    logits = torch.cat([prefill, runner.decode(sequence, prefill, 6)[1]])
-    runner.release(sequence)
-    return logits
+Ran = list[tuple[Tensor, Tensor]]
+
+
+def run(runner: Runner) -> Ran:
+    """Greedy tokens and logits of a sequence alone and whole, then of two in company and chunks,
+    with whatever the first left in the slots."""
+    alone = in_company(runner, PROMPTS[:1], [PREFILL], DECODE)
+    return alone + in_company(runner, PROMPTS, [113, 7], DECODE)
 
 
 @pytest.fixture(scope="module", params=MOE_FAMILIES)
-def in_place(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, Tensor]:
-    """A model's folder and its logits with every expert computed in the store."""
-    folder = save(random_model(FAMILIES[request.param]()), tmp_path_factory.mktemp("model"))
-    return folder, run(Runner(folder))
+def in_place(request: pytest.FixtureRequest, made: Callable[[str], Made]) -> tuple[Path, Ran]:
+    """A model's folder and what it gives with every expert computed in the store."""
+    reference, folder = made(request.param)
+    ran = run(Runner(folder))
+    for tokens, (greedy, logits) in zip([PROMPTS[0], *PROMPTS], ran, strict=True):
+        expected = logits_of(reference, torch.cat([tokens, greedy]))
+        assert relative_error(logits, expected) <= 1e-4
+    return folder, ran
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.4, 0.05])
-def test_logits_are_equal_at_any_cache_rate(in_place: tuple[Path, Tensor], rate: float) -> None:
+def test_logits_are_equal_at_any_cache_rate(in_place: tuple[Path, Ran], rate: float) -> None:
     folder, expected = in_place
-    runner = Runner(folder, "sim", rate)
-    assert torch.equal(run(runner), expected)
-    # And again, with whatever the first run left in the slots.
-    assert torch.equal(run(runner), expected)
+    ran = run(Runner(folder, "sim", rate))
+    for (greedy, logits), (tokens, wanted) in zip(ran, expected, strict=True):
+        assert torch.equal(greedy, tokens)
+        assert torch.equal(logits, wanted)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from engine.context.batch import Batch, SequenceSlice
-from tests.parity.running import Runner, Sequence, relative_error
-from tests.parity.tiny import FAMILIES, VOCAB, logits_of, prompt, random_model, save
+from tests.parity.conftest import Made
+from tests.parity.running import Runner, Sequence, in_company, relative_error
+from tests.parity.tiny import FAMILIES, VOCAB, logits_of, prompt
 
 PREFILL, DECODE = 300, 32
 TOLERANCE = 1e-4
@@ -24,10 +25,9 @@ Model = tuple[Any, Path, Runner]
 
 
 @pytest.fixture(scope="module", params=list(FAMILIES))
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
+def model(request: pytest.FixtureRequest, made: Callable[[str], Made]) -> Model:
     """transformers' model, its folder, and the engine's."""
-    reference = random_model(FAMILIES[request.param]())
-    folder = save(reference, tmp_path_factory.mktemp(request.param))
+    reference, folder = made(request.param)
     return reference, folder, Runner(folder)
 
 
@@ -62,24 +62,14 @@ def test_prefill_and_decode_equal_the_reference(
 
 def test_company_changes_nothing(model: Model) -> None:
     reference, _, runner = model
-    prompts = [prompt(n, seed=n) for n in (150, 1, 37, 64)]
-    expected = [logits_of(reference, p) for p in prompts]
-    sequences = [Sequence(row) for row in (3, 0, 4, 2)]
-    got: list[list[Tensor]] = [[] for _ in prompts]
-    # Each starts later than the one before and goes on in its own pieces, so that batches mix long
-    # and short chunks, single tokens, first tokens and late ones.
-    pieces = [list(p.split(size)) for p, size in zip(prompts, (50, 1, 1, 33), strict=True)]
-    turn = 0
-    while any(pieces):
-        active = [i for i, left in enumerate(pieces) if left and i <= turn]
-        parts = runner.step(*((sequences[i], pieces[i].pop(0)) for i in active))
-        for i, logits in zip(active, parts, strict=True):
-            got[i].append(logits)
-        turn += 1
-    for logits, wanted in zip(got, expected, strict=True):
-        assert relative_error(torch.cat(logits), wanted) <= TOLERANCE
-    for made in sequences:
-        runner.release(made)
+    prompts = [prompt(n, seed=n) for n in (PREFILL, 1, 37, 64)]
+    ran = in_company(runner, prompts, [50, 1, 1, 33], DECODE)
+    for tokens, (greedy, logits) in zip(prompts, ran, strict=True):
+        assert len(greedy) == DECODE
+        expected = logits_of(reference, torch.cat([tokens, greedy]))
+        assert relative_error(logits[: len(tokens)], expected[: len(tokens)]) <= TOLERANCE
+        assert relative_error(logits[len(tokens) :], expected[len(tokens) :]) <= TOLERANCE
+        check_greedy(greedy, expected[len(tokens) - 1 : -1])
     assert runner.allocator.used_pages == 0
 
 

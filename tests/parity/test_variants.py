@@ -12,8 +12,8 @@ from torch import Tensor
 
 from engine.errors import ModelConfigError, ModelFilesError, UnsupportedModel
 from engine.formats.checkpoint import open_checkpoint
-from engine.formats.gguf import write_gguf
 from engine.models.registry import describe
+from tests.formats.gguf_writer import write_gguf
 from tests.parity import variants
 from tests.parity.running import Runner, Sequence, relative_error
 from tests.parity.tiny import (

@@ -50,6 +50,7 @@ def steps(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(environment, "make_venv", make_venv)
     monkeypatch.setattr(environment, "reachable", lambda url: False)
     monkeypatch.setattr(environment, "pip", lambda *a, index=None: done.append(f"pip {a[0]}"))
+    monkeypatch.setattr(environment, "forget_older_metadata", lambda: None)
     monkeypatch.setattr(environment, "check_torch", lambda flavour: done.append("check"))
     return done
 

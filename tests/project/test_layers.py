@@ -39,6 +39,7 @@ HEIGHT = {
     "engine.options": 1,
     "engine.errors": 0,
     "engine.paths": 0,
+    "engine.processes": 0,
     "engine": 0,
 }
 # Without torch: what the app and the server load.
@@ -51,6 +52,7 @@ TORCH_FREE = (
     "engine.options",
     "engine.errors",
     "engine.paths",
+    "engine.processes",
     "engine.models.spec",
     "engine.models.families",
     "engine.memory.budget",

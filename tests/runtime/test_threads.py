@@ -44,3 +44,11 @@ def test_the_option_wins_and_zero_is_the_default() -> None:
 def test_a_negative_number_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="-2"):
         apply_threads(-2)
+
+
+def test_more_than_the_machine_can_use_is_refused() -> None:
+    before = torch.get_num_threads()
+    with pytest.raises(InvalidRequest, match="100000") as error:
+        apply_threads(100_000)
+    assert error.value.param == "threads"
+    assert torch.get_num_threads() == before

@@ -8,6 +8,7 @@ each running sequence. The next token is a hash of what was read.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
@@ -55,6 +56,8 @@ class Simulation:
     failed: list[int] = field(default_factory=list)
     sharing_fails: bool = False
     """Every step of more than one member fails."""
+    fails_shared: Callable[[], bool] | None = None
+    """Asked about each shared step: whether it fails."""
 
     def __post_init__(self) -> None:
         self.scheduler = Scheduler(
@@ -73,8 +76,7 @@ class Simulation:
         if plan is None:
             return None
         self.plans.append(plan)
-        shared = self.sharing_fails and len(plan.pieces) > 1
-        if shared or any(self._fails(piece) for piece in plan.pieces):
+        if self._sharing_fails(plan) or any(self._fails(piece) for piece in plan.pieces):
             self._fail(plan)
         else:
             for piece in plan.pieces:
@@ -88,6 +90,11 @@ class Simulation:
                 return
             self.step()
         raise AssertionError(f"still working after {most} steps")
+
+    def _sharing_fails(self, plan: Plan) -> bool:
+        if len(plan.pieces) == 1:
+            return False
+        return self.sharing_fails or (self.fails_shared is not None and self.fails_shared())
 
     def _fails(self, piece: Piece) -> bool:
         position = self.failures.get(piece.sequence.request, -1)

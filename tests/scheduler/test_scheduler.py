@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from engine.errors import ContextLengthExceeded, IntegrityError, InvalidRequest, Overloaded
 from engine.messages import Submit
@@ -299,6 +301,83 @@ def test_it_comes_to_an_end_when_every_shared_step_fails() -> None:
     for each in wanted:
         assert simulation.outputs[each.request] == alone(each, 10)
     assert simulation.failed == []
+
+
+def fail_until_solitary(simulation: Simulation, numbers: set[int]) -> None:
+    simulation.sharing_fails = True
+    sequences = [simulation.scheduler.find(number) for number in numbers]
+    for _ in range(60):
+        simulation.step()
+        if all(each is not None and each.solitary for each in sequences):
+            simulation.sharing_fails = False
+            return
+    raise AssertionError("nobody became solitary")
+
+
+def test_solitary_sequences_take_turns_with_each_other_and_the_rest() -> None:
+    bounds = limits(max_sequences=4, kv_tokens=1000, context_tokens=1000)
+    simulation = Simulation(bounds, pages=250)
+    for number in (1, 2):
+        simulation.submit(request(number, 3, 500))
+    fail_until_solitary(simulation, {1, 2})
+    simulation.submit(request(3, 3, 10))
+    simulation.submit(request(4, 1, 10))
+    simulation.plans.clear()
+    for _ in range(24):
+        simulation.step()
+    members = [[piece.sequence.request for piece in plan.pieces] for plan in simulation.plans]
+    assert {3, 4} <= set(simulation.endings), "healthy requests starve"
+    assert members.count([3, 4]) == 10
+    alone = [each[0] for each in members if each in ([1], [2])]
+    assert abs(alone.count(1) - alone.count(2)) <= 1 and len(alone) >= 10
+
+
+def test_a_solitary_sequence_is_forgiven_after_progress() -> None:
+    bounds = limits(max_sequences=4, kv_tokens=1000, context_tokens=1000)
+    simulation = Simulation(bounds, pages=250)
+    both = [request(number, 3, 200) for number in (1, 2)]
+    for each in both:
+        simulation.submit(each)
+    fail_until_solitary(simulation, {1, 2})
+    simulation.plans.clear()
+    simulation.run()
+    shared = [plan for plan in simulation.plans if len(plan.pieces) == 2]
+    assert len(shared) > 100
+    for each in both:
+        assert simulation.outputs[each.request] == alone(each, 200)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    shapes=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 60)), min_size=1, max_size=7),
+    faults=st.lists(st.booleans(), max_size=60),
+    for_ever=st.booleans(),
+)
+def test_nobody_starves_whatever_shared_steps_fail(
+    shapes: list[tuple[int, int]], faults: list[bool], for_ever: bool
+) -> None:
+    seats = 4
+    bounds = limits(
+        max_sequences=seats, kv_tokens=400, context_tokens=400, chunk_tokens=12, max_waiting=9
+    )
+    script = iter(faults)
+    simulation = Simulation(bounds, pages=100, fails_shared=lambda: next(script, for_ever))
+    wanted = [request(number, *shape) for number, shape in enumerate(shapes)]
+    for each in wanted:
+        simulation.submit(each)
+    waited: dict[int, int] = {}
+    for _ in range(4000):
+        if not simulation.scheduler.has_work:
+            break
+        plan = simulation.step()
+        assert plan is not None
+        had = {piece.sequence.request for piece in plan.pieces}
+        for sequence in simulation.scheduler.running:
+            number = sequence.request
+            waited[number] = 0 if number in had else waited.get(number, 0) + 1
+            assert waited[number] <= 4 * seats, f"request {number} starves"
+    for each in wanted:
+        assert simulation.outputs[each.request] == alone(each, each.max_tokens)
 
 
 def test_integrity_check_sees_a_leaked_page() -> None:

@@ -1,13 +1,17 @@
 """A process that speaks the runtime's frames and does, on request, what a sound runtime never does.
 
-`python scripted_runtime.py SCRIPT`; commands that arrive are noted on stderr.
+`python scripted_runtime.py SCRIPT [FILE]`; FILE counts its lives. Commands that arrive are
+noted on stderr.
 """
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 from engine.errors import OutOfMemory
 from engine.messages import (
@@ -51,8 +55,10 @@ def commands() -> list[AnyCommand]:
     return unpack_commands(sys.stdin.buffer.read(body_length(header)))
 
 
-def main(script: str) -> None:
+def main(script: str, memory: Path) -> None:
     commands()  # Configure
+    lives = int(memory.read_text()) if memory.is_file() else 0
+    memory.write_text(str(lives + 1)) if memory.name else None
     say(Progress(phase="reading", done=1, total=2))
     if script == "dies-loading":
         print("no such kernel", file=sys.stderr)
@@ -60,7 +66,16 @@ def main(script: str) -> None:
     if script == "too-large":
         say(Fatal(error=OutOfMemory("needs 9 bytes, has 4", hint="Buy more.").record()))
         raise SystemExit(1)
+    if script == "short-of-memory" and lives in (1, 2, 3):
+        say(Fatal(error=OutOfMemory("needs 9 bytes, has 4").record()))
+        raise SystemExit(1)
+    if script == "late-ready":
+        time.sleep(0.5)
     say(READY)
+    if script == "dies-idle":
+        raise SystemExit(7)
+    if script == "stopped":
+        os.kill(os.getpid(), signal.SIGSTOP)
     while True:
         for command in commands():
             print(f"took {command}", file=sys.stderr, flush=True)
@@ -85,7 +100,16 @@ def run(script: str, submit: Submit) -> None:
             say(Sampled(request=number, token=5))
         case "stuck":
             say(StepStarted(step=7), Sampled(request=number, token=5))
-        case "dies":
+        case "leaves-child":
+            child = subprocess.Popen(["sleep", "30"], start_new_session=True)
+            print(f"left {child.pid}", file=sys.stderr, flush=True)
+            say(Sampled(request=number, token=5))
+            os.abort()
+        case "finishes":
+            say(*(Sampled(request=number, token=token) for token in submit.tokens))
+            counts = {"prompt_tokens": len(submit.tokens), "completion_tokens": len(submit.tokens)}
+            say(Finished(request=number, reason="length", **counts))
+        case "dies" | "short-of-memory":
             say(Sampled(request=number, token=5))
             os.abort()
         case "babbles":
@@ -97,4 +121,4 @@ def run(script: str, submit: Submit) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], Path(*sys.argv[2:3]))

@@ -81,6 +81,12 @@ def test_tokens_are_counted_as_they_are_used(client: anthropic.Anthropic, server
     assert bare < counted
 
 
+def test_an_answer_to_be_continued_is_refused(client: anthropic.Anthropic, server: Server) -> None:
+    begun: list[Any] = [*USER, {"role": "assistant", "content": "The answer is"}]
+    with pytest.raises(anthropic.BadRequestError, match="continuing an answer"):
+        client.messages.create(model=server.model, messages=begun, max_tokens=3)
+
+
 def test_blocks_of_history_are_read(client: anthropic.Anthropic, server: Server) -> None:
     cached = {"cache_control": {"type": "ephemeral"}}
     messages: list[Any] = [
@@ -110,7 +116,7 @@ def test_blocks_of_history_are_read(client: anthropic.Anthropic, server: Server)
         metadata={"user_id": "u"},
         thinking={"type": "disabled"},
         tools=[],
-        extra_body={"context_management": {"edits": []}, "output_config": {"effort": "low"}},
+        extra_body={"context_management": {"edits": []}, "output_config": {"effort": "none"}},
     )
     assert answer.usage.input_tokens > 40
 
@@ -123,6 +129,7 @@ USER_TEXT = {"type": "text", "text": "seven"}
     [
         ({"tools": [{"name": "f", "input_schema": {"type": "object"}}]}, "tools"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"extra_body": {"output_config": {"effort": "low"}}}, "reasoning effort 'low'"),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"extra_body": {"temperature": 9}}, "temperature"),

@@ -7,9 +7,12 @@ and nothing left running.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -172,3 +175,39 @@ def test_options_that_make_no_sense(
         main(["serve", "--model", "x", *options])
     assert raised.value.code == 2
     assert words in capsys.readouterr().err.splitlines()[-1]
+
+
+SERVE_SCRIPT = """
+import sys
+from engine.errors import HeadraceError
+from engine.options import EngineOptions
+from engine.server import main, runtime_link
+
+runtime_link.BACK_OFF_S = (0.0,)
+runtime = (sys.executable, sys.argv[2], "dies-idle")
+options = EngineOptions(model=sys.argv[1])
+try:
+    main.serve(main.ServeOptions(engine=options, port=0, runtime_command=runtime))
+except HeadraceError as error:
+    raise SystemExit(error.message)
+"""
+
+
+def test_a_server_whose_model_is_given_up_later_ends_and_says_so(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    """It had been ready; nobody owns it; it must not refuse requests for ever in silence."""
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-c", SERVE_SCRIPT, str(tiny_model)),
+            str(Path(__file__).with_name("scripted_runtime.py")),
+        ],
+        env={**os.environ, "HEADRACE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ended.returncode == 1 and "Traceback" not in ended.stderr
+    assert "ended 6 times in a short time: it ended with exit code 7" in ended.stderr
+    assert list(tmp_path.iterdir()) == []

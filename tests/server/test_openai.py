@@ -13,6 +13,11 @@ import openai
 import pytest
 from tokenizers import Tokenizer
 
+from engine.chat.model_files import ModelPlace
+from engine.chat.tokenizer import load_tokenizer
+from engine.messages import TokenLogprob
+from engine.server.generation import Ended, Started, TokenText
+from engine.server.openai_answers import CompletionAnswer
 from tests.server.running import Server, frames
 from tests.server.tiny_model import CONTEXT
 
@@ -219,6 +224,25 @@ def test_harmless_parameters_are_accepted(client: openai.OpenAI, server: Server)
     assert answer.choices[0].finish_reason
 
 
+def test_top_p_zero_leaves_the_likeliest_token(client: openai.OpenAI, server: Server) -> None:
+    greedy = ask(client, server).choices[0].message.content
+    for seed in range(3):
+        answer = ask(client, server, temperature=2, top_p=0, seed=seed)
+        assert answer.choices[0].message.content == greedy
+
+
+def test_equal_labels_keep_the_likeliest(tokenizer: Tokenizer, tiny_model: Any) -> None:
+    """In completions' old shape, whose keys are texts: bytes of a character all read U+FFFD."""
+    ours = load_tokenizer(ModelPlace(tiny_model, "m"))
+    halves = [token for token in range(ours.vocab_size) if ours.token_label(token) == "\ufffd"]
+    top = tuple(TokenLogprob(token, -1.0 - n) for n, token in enumerate(halves[:3]))
+    token = TokenText(halves[0], 0, -1.0, top)
+    done = Ended("stop", None, 1, 1)
+    answer = CompletionAnswer("m", ours, logprobs=True)
+    choice = answer.whole("", [token], Started(1, 0), done)["choices"][0]
+    assert choice["logprobs"]["top_logprobs"] == [{"\ufffd": -1.0}]
+
+
 def test_a_limit_beyond_the_context_is_an_upper_bound(server: Server) -> None:
     prompt = list(range(100, 350)) * 17
     prompt = prompt[: CONTEXT - 3]
@@ -284,5 +308,7 @@ def test_a_gzip_body_is_read(server: Server) -> None:
     assert send(gzip.compress(body)).is_success
     cut = send(gzip.compress(body)[:-9])
     assert cut.status_code == 400 and "gzip" in cut.json()["error"]["message"]
+    two = send(gzip.compress(body[:9]) + gzip.compress(body[9:]))
+    assert two.status_code == 400 and "one member" in two.json()["error"]["message"]
     assert send(gzip.compress(bytes(40 << 20))).status_code == 413
     assert send(body, "br").status_code == 415

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import re
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
@@ -12,23 +15,31 @@ from typing import TypeVar
 import psutil
 import pytest
 
-from engine.errors import HeadraceError, RuntimeUnavailable
-from engine.messages import Admitted, Finished, RequestFailed, Sampled, Submit
+from engine.chat.tokenizer import Tokenizer
+from engine.errors import HeadraceError, ModelFilesError, RuntimeUnavailable
+from engine.messages import Admitted, Finished, RequestFailed, Sampled, Sampling, Submit
 from engine.options import EngineOptions
-from engine.server import runtime_link
+from engine.server import runtime_link, runtime_process
+from engine.server.generation import Generation, collect, generate
 from engine.server.runtime_link import RequestStream, RuntimeLink
+from tests.chat.vocabularies import byte_level
 
 T = TypeVar("T")
+posix = pytest.mark.skipif(os.name == "nt", reason="signals that Windows does not have")
 SUBMIT = Submit(request=0, tokens=[1], max_tokens=9)
 
 
 def with_link(
-    script: str, use: Callable[[RuntimeLink], Awaitable[T]], step_timeout_s: float = 60.0
+    script: str,
+    use: Callable[[RuntimeLink], Awaitable[T]],
+    step_timeout_s: float = 60.0,
+    memory: Path | None = None,
 ) -> T:
     """Run `use` with a started link, close it, and check that no process is left."""
 
     async def run() -> T:
-        command = (sys.executable, str(Path(__file__).with_name("scripted_runtime.py")), script)
+        program = str(Path(__file__).with_name("scripted_runtime.py"))
+        command = (sys.executable, program, script, *([str(memory)] if memory else []))
         link = RuntimeLink(EngineOptions(model="x"), step_timeout_s=step_timeout_s, command=command)
         before = set(psutil.Process().children())
         link.start()
@@ -126,9 +137,107 @@ def test_what_the_runtime_says_kept_it_from_loading_is_final() -> None:
         assert link.state == "failed" and link.restarts == 0
         with pytest.raises(RuntimeUnavailable, match="needs 9 bytes, has 4"):
             await link.submit(SUBMIT)
-        assert link.load_error is not None
+        assert link.failure is not None
 
     with_link("too-large", use)
+
+
+def test_what_keeps_it_from_loading_again_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Another program may have taken the memory for a moment."""
+    monkeypatch.setattr(runtime_link, "BACK_OFF_S", (0.0,))
+
+    async def use(link: RuntimeLink) -> None:
+        await failure(await begun(link))
+        await link.wait_loaded()
+        assert link.restarts == 4 and link.failure is None
+        assert "needs 9 bytes, has 4" in link.stats("m").last_error
+
+    with_link("short-of-memory", use, memory=tmp_path / "lives")
+
+
+def test_giving_up_a_model_is_final(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the runtime is spawned, and while its Ready is on its way."""
+    record = ModelFilesError("The tokenizer is broken.").record()
+
+    async def at_once(link: RuntimeLink) -> None:
+        link.fail(record)
+        await asyncio.sleep(0.5)
+        assert link.state == "failed" and link.stats("m").runtime_pid == 0
+
+    async def while_spawned(link: RuntimeLink) -> None:
+        await asyncio.sleep(0)
+        await at_once(link)
+
+    async def with_ready_on_its_way(link: RuntimeLink) -> None:
+        await asyncio.sleep(0.4)
+        link._set_failed(record)
+        await asyncio.sleep(1.0)
+        assert link.state == "failed" and link.ready is None
+        with pytest.raises(RuntimeUnavailable, match="tokenizer is broken"):
+            await link.submit(SUBMIT)
+
+    for use in (at_once, while_spawned, with_ready_on_its_way):
+        with_link("late-ready", use)
+
+
+@posix
+def test_a_stopped_runtime_is_ended_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a full pipe before it, so that not even asking it to end goes through."""
+    monkeypatch.setattr(runtime_process, "END_SECONDS", 0.5)
+
+    async def use(link: RuntimeLink) -> None:
+        await link.wait_loaded()
+        large = Submit(request=0, tokens=[1] * 4_000_000, max_tokens=9)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(link.submit(large), 0.3)
+
+    with_link("stopped", use)
+
+
+@posix
+def test_a_hang_up_while_the_pipe_is_full_cancels(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def use(link: RuntimeLink) -> None:
+        await link.wait_loaded()
+        process = psutil.Process(link.stats("m").runtime_pid)
+        process.suspend()
+        large = Submit(request=0, tokens=[1] * 1_000_000, max_tokens=9)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(link.submit(large), 0.3)
+        assert link.live_requests == 0
+        process.resume()
+        stream = await link.submit(SUBMIT)
+        assert isinstance(await stream.next(), Admitted)
+
+    with_link("waits", use)
+    assert caplog.text.count("took Cancel(request=1)") == 1
+
+
+@posix
+def test_a_child_that_holds_the_pipes_does_not_hold_the_restart_up(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def use(link: RuntimeLink) -> None:
+        stream = await begun(link)
+        began = time.monotonic()
+        await failure(stream)
+        await link.wait_loaded()
+        assert time.monotonic() - began < 4.0  # 1 s for the pipes, the rest for Python to start
+        await begun(link)
+        began = time.monotonic()
+        await link.close()
+        assert time.monotonic() - began < 4.0
+
+    try:
+        with_link("leaves-child", use)
+    finally:
+        for pid in re.findall(r"left (\d+)", caplog.text):
+            psutil.Process(int(pid)).kill()
 
 
 def test_dying_while_loading_is_tried_twice_and_no_more() -> None:
@@ -150,7 +259,7 @@ def test_dying_again_and_again_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
             await failure(await begun(link))
         with pytest.raises(HeadraceError, match="ended 3 times in a short time"):
             await link.wait_loaded()
-        assert link.load_error is None  # it did load
+        assert (await link.wait_failed()).code == "runtime_died"
 
     with_link("dies", use)
 
@@ -174,3 +283,23 @@ def test_a_runtime_that_cannot_be_started_is_a_typed_error() -> None:
         await link.close()
 
     asyncio.run(run())
+
+
+def test_tokens_after_a_stop_string_are_not_counted() -> None:
+    """Not even when the runtime had finished before it could be told of the stop."""
+    tokenizer = Tokenizer(byte_level(), Path("x"))
+
+    async def use(link: RuntimeLink) -> None:
+        await link.wait_loaded()
+        generation = Generation(
+            prompt=tokenizer.encode("a.b!cdefg"),  # which this runtime says again
+            max_tokens=99,
+            sampling=Sampling(),
+            stop_tokens=(),
+            stop_strings=("!",),
+        )
+        done = await collect(generate(link, tokenizer, generation))
+        assert (done.text, done.ended.reason, done.ended.stop_string) == ("a.b", "stop", "!")
+        assert done.ended.completion_tokens == len(tokenizer.encode("a.b!"))
+
+    with_link("finishes", use)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.server.running import Server, running
+from app.core import server_record
+from engine import processes
+from engine.server.app import printable
+from tests.server.running import Server, headrace, running
 
 CHAT = "/v1/chat/completions"
 
@@ -22,6 +27,52 @@ def guarded(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         tiny_model, tmp_path_factory.mktemp("home"), "--device", "cpu", *options, ready=False
     ) as started:
         yield started
+
+
+def test_a_key_on_the_command_line_is_not_written_down(guarded: Server) -> None:
+    text = (guarded.home / "server.json").read_text(encoding="utf-8")
+    assert "sésame" not in json.loads(text)["argv"] and "\\u" not in text
+    record = server_record.read(guarded.home / "server.json")
+    assert record is not None and "***" in record.argv
+    assert server_record.is_running(record)
+
+
+def test_a_key_in_a_file(tiny_model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("sésame\n", encoding="utf-8")
+    home = tmp_path / "home"
+    options = ("--device", "cpu", "--api-key-file", str(file))
+    with running(tiny_model, home, *options, ready=False) as server:
+        assert "sésame" not in " ".join(psutil.Process(server.process.pid).cmdline())
+        assert server.http.get("/v1/models").status_code == 401
+        key = {b"x-api-key": "sésame".encode()}
+        assert server.http.get("/v1/models", headers=key).status_code == 200
+
+
+@pytest.mark.parametrize("content", [b"", b" \n", b"two keys", b"\xff", None])
+def test_a_file_without_a_key_is_refused(content: bytes | None, tmp_path: Path) -> None:
+    """Not served without one."""
+    if content is not None:
+        (tmp_path / "key").write_bytes(content)
+    process = headrace("serve", "--model", "demo", "--api-key-file", str(tmp_path / "key"))
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 1 and err.startswith(f"error: --api-key-file {tmp_path / 'key'}")
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [("/v1/x", "/v1/x"), ("/a\n12:00 ERROR b\x1b[31m", "/a\\n12:00 ERROR b\\x1b[31m")],
+)
+def test_a_path_cannot_write_its_own_log_line(path: str, shown: str) -> None:
+    assert printable(path) == shown
+    assert len(printable("/" + "\n" * 9999)) < 500
+
+
+def test_keys_in_command_lines_are_hidden() -> None:
+    command = ["p", "--api-key", "K", "--api-key=K", "--api-key-file", "f", "--port", "1"]
+    shown = ["p", "--api-key", "***", "--api-key=***", "--api-key-file", "f", "--port", "1"]
+    assert processes.without_secrets(command) == shown
+    assert processes.without_secrets(shown) == shown
 
 
 @pytest.mark.parametrize(

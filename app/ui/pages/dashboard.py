@@ -18,6 +18,7 @@ from app.ui.widgets.channel_card import ChannelCard
 from app.ui.widgets.figure import Figure
 from app.ui.widgets.memory_panel import MemoryPanel
 from app.ui.widgets.sparkline import Sparkline
+from engine import __version__
 from engine.messages import Stats
 
 HISTORY_SAMPLES = 90
@@ -31,6 +32,7 @@ _HEADLINES = {
     Phase.FAILED: "The model could not be loaded",
     Phase.SILENT: "The engine does not respond",
 }
+_NOT_OURS = "Somebody else started this engine: Headrace uses it and leaves it alone."
 _STARTABLE = (Phase.STOPPED, Phase.GAVE_UP, Phase.BACKING_OFF)
 
 
@@ -69,6 +71,11 @@ class DashboardPage(QScrollArea):
         self.show_view(self._view, 0)
         self.show_stats(Stats(state="stopped"))
 
+    @property
+    def facts(self) -> str:
+        """The line under the engine's headline."""
+        return self._facts.text()
+
     # --- content ---
 
     def show_view(self, view: EngineView, seconds_to_retry: float) -> None:
@@ -91,7 +98,9 @@ class DashboardPage(QScrollArea):
             self._headline.setText(headline)
         startable = view.phase in _STARTABLE
         self.toggle.setText("Start engine" if startable else "Stop engine")
-        self.toggle.setEnabled(view.phase is not Phase.STOPPING)
+        self.toggle.setEnabled(view.phase is not Phase.STOPPING and (startable or view.ours))
+        self.toggle.setToolTip("" if startable or view.ours else _NOT_OURS)
+        self._again.setVisible(startable or view.ours or view.phase is Phase.READY)
         restyle(self.toggle, primary=startable)
         if view.phase is not Phase.READY:
             self._speed.clear()
@@ -224,8 +233,11 @@ class DashboardPage(QScrollArea):
         elif view.phase is Phase.SILENT:
             self.banner.show_problem(
                 view.reason or "The engine server does not answer.",
-                "A machine short of memory can cause this. It is restarted if this goes on.",
+                "A machine short of memory can cause this. "
+                + ("It is restarted if this goes on." if view.ours or view.adopting else _NOT_OURS),
             )
+        elif view.phase is Phase.READY and not view.ours:
+            self.banner.show_problem(view.reason, _NOT_OURS)
         elif view.phase is Phase.READY:
             self.banner.show_problem(view.reason, "The engine runs again.")
         else:
@@ -252,8 +264,13 @@ def _facts(stats: Stats, view: EngineView) -> str:
         parts.append(f"up {units.uptime(stats.server_uptime_s)}")
     if stats.runtime_restarts:
         parts.append(f"runtime restarted {stats.runtime_restarts} times")
-    if not view.ours:
-        parts.append("started by hand: it stays when Headrace quits")
+    if view.adopting:
+        parts.append("being taken over from an earlier session")
+    elif not view.ours:
+        parts.append("started by somebody else: Headrace leaves it alone")
     elif view.adopted:
         parts.append("taken over from an earlier session")
+    if view.other_version:
+        words = f"version {view.other_version}, while Headrace is {__version__}"
+        parts.append(f"{words}: restart it to update" if view.ours else words)
     return "  ·  ".join(part for part in parts if part)

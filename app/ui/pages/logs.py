@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QCheckBox, QComboBox, QLineEdit, QPlainTextEdit, Q
 
 from app.core import launch
 from app.core.log_file import LogTail
-from app.ui import icons
+from app.ui import theme
 from app.ui.widgets.basics import button, column, label, row
 from engine import paths
 
@@ -67,7 +67,7 @@ class LogsPage(QWidget):
         self.filter.setAccessibleName("Filter lines")
         self.filter.setClearButtonEnabled(True)
         self.filter.addAction(
-            icons.icon("search", "muted"), QLineEdit.ActionPosition.LeadingPosition
+            theme.icon("search", "muted"), QLineEdit.ActionPosition.LeadingPosition
         )
         self.filter.textChanged.connect(self._refill)
         self.follow = QCheckBox("Follow")

@@ -20,7 +20,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.core.settings import ENGINE_FIELDS, Settings, needs_restart, problems
+from app.core.settings import ENGINE_FIELDS, Settings, model_path, needs_restart, problems
 from app.ui.settings_store import SettingsStore
 from app.ui.widgets.basics import Card, button, column, label, restyle, row
 from app.ui.widgets.setting_row import SettingRow
@@ -48,7 +48,7 @@ class SettingsPage(QWidget):
         self.setObjectName("page")
         self.setAccessibleName("Settings")
         self._store = store
-        self._running = False
+        self._running, self._ours = False, True
         self._rows: dict[str, SettingRow] = {}
         self._make_fields()
         self._make_layout()
@@ -57,8 +57,9 @@ class SettingsPage(QWidget):
         store.changed.connect(self._settings_changed)
         self._edited()
 
-    def set_engine_running(self, running: bool) -> None:
-        self._running = running
+    def set_engine(self, *, running: bool, ours: bool) -> None:
+        """Whether an engine runs now, and whether it is the app's to restart."""
+        self._running, self._ours = running, ours
         self._edited()
 
     @property
@@ -71,7 +72,13 @@ class SettingsPage(QWidget):
             moe_cache_rate=self.cache_rate.value() / 100,
             context_tokens=self.context.value(),
             port=self.port.value(),
+            api_key=self.api_key.text().strip(),
         )
+
+    @property
+    def pending(self) -> str:
+        """What the bar of unapplied changes says."""
+        return self._pending.text()
 
     def problem(self, field: str) -> str:
         return self._rows[field].problem
@@ -99,6 +106,9 @@ class SettingsPage(QWidget):
         self.port.setSpecialValueText("Any free port")
         for spin in (self.context, self.port):
             spin.lineEdit().setTextMargins(8, 0, 8, 0)  # a style sheet's padding does not reach it
+        self.api_key = QLineEdit()
+        self.api_key.setEchoMode(QLineEdit.EchoMode.Password)
+        self.api_key.setPlaceholderText("None")
         self.at_launch = QCheckBox("Start the engine when Headrace opens")
         self.on_close = _choice(_CLOSE)
         self.theme = _choice(_THEMES)
@@ -149,6 +159,8 @@ class SettingsPage(QWidget):
             self.context,
         )
         self._add(card, "port", "Port", "Where agents and IDEs find the engine.", self.port)
+        hint = "What the engine wants of its clients. Empty: whoever reaches it may use it."
+        self._add(card, "api_key", "API key", hint, self.api_key)
         return card
 
     def _make_app_card(self) -> Card:
@@ -189,6 +201,7 @@ class SettingsPage(QWidget):
         self.cache_rate.valueChanged.connect(self._edited)
         self.context.valueChanged.connect(self._edited)
         self.port.valueChanged.connect(self._edited)
+        self.api_key.textChanged.connect(self._edited)
         self.apply.clicked.connect(self._apply)
         self.revert.clicked.connect(lambda: self._show(self._store.now))
         store = self._store
@@ -208,6 +221,7 @@ class SettingsPage(QWidget):
         self.cache_rate.setValue(round(100 * settings.moe_cache_rate))
         self.context.setValue(settings.context_tokens)
         self.port.setValue(settings.port)
+        self.api_key.setText(settings.api_key)
         self._show_app_part(settings)
 
     def _show_app_part(self, settings: Settings) -> None:
@@ -226,11 +240,17 @@ class SettingsPage(QWidget):
         for field in ENGINE_FIELDS:
             self._rows[field].show_problem(found.get(field, ""))
         restyle(self.model, wrong="model" in found)
+        restyle(self.api_key, wrong="api_key" in found)
         changed = needs_restart(self._store.now, draft)
         self.apply.setEnabled(changed and not found)
-        self.apply.setText("Apply and restart engine" if self._running else "Apply")
+        restarts = self._running and self._ours
+        self.apply.setText("Apply and restart engine" if restarts else "Apply")
         self.revert.setEnabled(changed)
-        self._pending.setText("The engine's settings have changed." if changed else "")
+        self._pending.setText(
+            "Somebody else started this engine: it keeps its own settings until it ends."
+            if self._running and not self._ours
+            else "The engine's settings have changed."
+        )
         self._bar.setVisible(changed)
 
     def _apply(self) -> None:
@@ -250,8 +270,8 @@ class SettingsPage(QWidget):
             self.model.setText(chosen)
 
     def _start_folder(self) -> str:
-        path = Path(self.model.text()).expanduser()
-        return str(path.parent if path.exists() else Path.home())
+        path = model_path(self.model.text())
+        return str(path.parent if path is not None and path.exists() else Path.home())
 
 
 def _choice(entries: tuple[tuple[str, str], ...]) -> QComboBox:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QFrame, QLabel, QPushButton
 
-from app.ui import icons
+from app.ui import theme
 from app.ui.widgets.basics import button, column, label, row
 
 
@@ -41,7 +41,7 @@ class Banner(QFrame):
 
     def show_problem(self, text: str, hint: str = "") -> None:
         """An empty text hides the banner."""
-        self._mark.setPixmap(icons.icon("warning", "bad").pixmap(20, 20))
+        self._mark.setPixmap(theme.icon("warning", "bad").pixmap(20, 20))
         self._text.setText(text)
         self._hint.setText(hint)
         self._hint.setVisible(bool(hint))

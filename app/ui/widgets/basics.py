@@ -15,7 +15,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.ui import icons, theme
+from app.ui import theme
 
 
 def label(text: str, kind: str = "", *, wrap: bool = False) -> QLabel:
@@ -84,7 +84,7 @@ class IconButton(QToolButton):
             self.tint()
 
     def tint(self) -> None:
-        self.setIcon(icons.icon(self._icon_name, self.colour))
+        self.setIcon(theme.icon(self._icon_name, self.colour))
 
 
 def button(text: str, *, primary: bool = False) -> QPushButton:

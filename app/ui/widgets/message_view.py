@@ -175,7 +175,7 @@ class AssistantMessage(QWidget):
 
     def _tint(self) -> None:
         self._avatar.setPixmap(icons.app_icon().pixmap(28, 28))
-        self._thoughts_toggle.setIcon(icons.icon("down", "muted"))
+        self._thoughts_toggle.setIcon(theme.icon("down", "muted"))
 
     def _copy_text(self) -> None:
         QGuiApplication.clipboard().setText(self.message.text)

@@ -1,0 +1,107 @@
+"""Control-token spellings inside messages: kept plain text, up to the tokens.
+
+A person may write about `<|im_end|>` without ending a turn. In the messages such a spelling is
+broken by a shield character; a template then writes its own, unbroken ones around it. The rendered
+text is encoded in one go by a twin of the tokenizer whose control tokens have private spellings.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import secrets
+from collections.abc import Iterable
+from typing import Any
+
+import tokenizers
+
+# Unicode noncharacters: no text uses them, no tokenizer treats them specially.
+SHIELDS = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))
+_DIGITS, _OPEN, _CLOSE = SHIELDS[:16], SHIELDS[16], SHIELDS[17]
+
+
+@functools.lru_cache(maxsize=8)
+def starts(spellings: tuple[str, ...]) -> re.Pattern[str]:
+    """Matches the first character of every spelling, overlapping ones too."""
+    return re.compile(f"(?=(?:{_one_of(spellings)}))(.)", re.DOTALL)
+
+
+@functools.lru_cache(maxsize=8)
+def _unbroken(spellings: tuple[str, ...], shield: str) -> re.Pattern[str]:
+    """Matches spellings that no shield breaks (the longest at a place), and shields."""
+    return re.compile(f"(?:{_one_of(spellings)})(?!{shield})|{shield}")
+
+
+def _one_of(spellings: Iterable[str]) -> str:
+    """An expression for any of them, longest first, as a tree: its cost is not their number."""
+    tree: dict[str, Any] = {}
+    for spelling in spellings:
+        node = tree
+        for char in spelling:
+            node = node.setdefault(char, {})
+        node[""] = {}
+
+    def expression(node: dict[str, Any]) -> str:
+        text = ""
+        while len(node) == 1 and "" not in node:
+            ((char, node),) = node.items()
+            text += re.escape(char)
+        branches = [re.escape(char) + expression(node[char]) for char in node if char]
+        if not branches:
+            return text
+        return text + "(?:" + "|".join(branches) + ")" + ("?" if "" in node else "")
+
+    return expression(tree) if tree else "(?!)"
+
+
+class Twin:
+    """A tokenizer like another one, to which the spellings of control tokens are plain text."""
+
+    def __init__(self, inner: tokenizers.Tokenizer, special: dict[str, int]) -> None:
+        self._spellings = tuple(special)
+        nonce = secrets.randbits(64)
+        self._names = {text: _name(nonce, number) for text, number in special.items()}
+        state = _renamed(json.loads(inner.to_str()), self._names)
+        self._inner = tokenizers.Tokenizer.from_str(json.dumps(state))
+        # Numbers are the same unless the library has counted the added tokens another way.
+        self._numbers = {}
+        for number, token in inner.get_added_tokens_decoder().items():
+            own = self._inner.token_to_id(self._names.get(token.content, token.content))
+            if own is not None and own != number:
+                self._numbers[own] = number
+
+    def encode(self, text: str, shield: str) -> list[int]:
+        """Tokens of a text in which spellings broken by `shield` are plain text, others are not."""
+        pattern = _unbroken(self._spellings, shield)
+        renamed = pattern.sub(lambda match: self._names.get(match.group(), ""), text)
+        ids = self._inner.encode(renamed, add_special_tokens=False).ids
+        return [self._numbers.get(number, number) for number in ids] if self._numbers else list(ids)
+
+
+def _name(nonce: int, number: int) -> str:
+    """A spelling that nobody can write into a message: they cannot know this run's nonce."""
+    digits = "".join(_DIGITS[int(digit, 16)] for digit in f"{nonce:016x}{number:x}")
+    return _OPEN + digits + _CLOSE
+
+
+def _renamed(state: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """A tokenizer.json whose control tokens are spelled otherwise, with the numbers they had."""
+    for token in state["added_tokens"]:
+        token["content"] = names.get(token["content"], token["content"])
+    model = state["model"]
+    vocabulary = model["vocab"]
+    if isinstance(vocabulary, dict):
+        model["vocab"] = {names.get(text, text): number for text, number in vocabulary.items()}
+    else:  # pairs of a piece and its score
+        model["vocab"] = [[names.get(text, text), score] for text, score in vocabulary]
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]
+    if "merges" in model:
+        pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"])
+        # A control token is never made by merging.
+        model["merges"] = [
+            pair for pair in pairs if not {pair[0], pair[1], pair[0] + pair[1]} & names.keys()
+        ]
+    state["post_processor"] = None
+    return state

@@ -1,0 +1,197 @@
+"""A server that runs when the app comes: whose it is decides what the app may do to it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+from PySide6.QtWidgets import QLineEdit
+from pytestqt.qtbot import QtBot
+
+import engine
+from app.core import server_record, settings
+from app.core.conversation import Message
+from app.core.server_record import ServerRecord
+from app.core.supervisor import Phase
+from app.ui.application import Headrace
+from tests.app.conftest import STAND_IN, Opener, alive, close_app, ready, wait_until
+
+Found = Callable[[int], ServerRecord]
+
+
+@pytest.fixture
+def found(stand_in: Callable[..., None]) -> Iterator[Found]:
+    """Start a stand-in that this process owns (0: nobody) before the app opens."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(owner: int) -> ServerRecord:
+        command = [sys.executable, str(STAND_IN), "serve", "--owner-pid", str(owner)]
+        started.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+        wait_until(lambda: server_record.running_server() is not None, 20)
+        record = server_record.running_server()
+        assert record is not None
+        return record
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def somebody() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that lives until its standard input closes."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def nobody() -> int:
+    """The pid of a process that is gone."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        return process.pid
+
+
+def use(open_app: Opener, qtbot: QtBot) -> Headrace:
+    headrace = open_app(start_engine_at_launch=True)
+    ready(headrace, qtbot)
+    return headrace
+
+
+def facts(headrace: Headrace) -> str:
+    dashboard = headrace.window.dashboard
+    dashboard.show_stats(headrace.engine.stats)
+    return dashboard.facts
+
+
+def test_a_server_whose_owner_lives_is_used_and_left(
+    open_app: Opener, found: Found, somebody: subprocess.Popen[bytes], qtbot: QtBot
+) -> None:
+    record = found(somebody.pid)
+    headrace = use(open_app, qtbot)
+    assert headrace.engine.server_pid == record.pid
+    assert not headrace.engine.view.ours and not headrace.engine.view.adopting
+    main = headrace.window
+    assert not main.dashboard.toggle.isEnabled() and main.dashboard.toggle.toolTip()
+    assert not headrace.tray.engine_action.isEnabled()
+    assert "somebody else" in facts(headrace)
+    main.settings.context.setValue(4096)
+    assert main.settings.apply.text() == "Apply"
+    assert "Somebody else" in main.settings.pending
+    main.settings.apply.click()
+    headrace.engine.stop()
+    qtbot.wait(500)
+    assert headrace.engine.view.phase is Phase.READY
+    close_app(headrace, qtbot)
+    assert alive(record.pid)
+    assert server_record.read() == record
+
+
+def test_an_orphan_that_refuses_at_first_is_adopted(
+    open_app: Opener,
+    found: Found,
+    stand_in: Callable[..., None],
+    nobody: int,
+    qtbot: QtBot,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("app.core.supervisor.ADOPT_PAUSE_S", 0.05)
+    stand_in("adopt-late")
+    record = found(nobody)
+    headrace = use(open_app, qtbot)
+    qtbot.waitUntil(lambda: headrace.engine.view.adopted, timeout=10_000)
+    assert headrace.engine.server_pid == record.pid
+    assert headrace.window.dashboard.toggle.isEnabled()
+    now = server_record.read()
+    assert now is not None and now.owner_pid == os.getpid()
+    close_app(headrace, qtbot)
+    wait_until(lambda: not alive(record.pid))
+
+
+def test_an_orphan_that_goes_on_to_refuse_is_never_ended(
+    open_app: Opener,
+    found: Found,
+    stand_in: Callable[..., None],
+    nobody: int,
+    qtbot: QtBot,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("app.core.supervisor.ADOPT_PAUSE_S", 0.05)
+    monkeypatch.setattr("app.core.supervisor.HUNG_S", 1.0)
+    stand_in("no-adopt")
+    record = found(nobody)
+    headrace = use(open_app, qtbot)
+    qtbot.waitUntil(lambda: not headrace.engine.view.adopting, timeout=10_000)
+    assert not headrace.engine.view.ours
+    assert "could not be taken over (not now)" in headrace.window.dashboard.banner.text
+    close_app(headrace, qtbot)
+    assert alive(record.pid)
+
+
+def test_an_idle_orphan_of_another_version_is_replaced(
+    open_app: Opener,
+    found: Found,
+    nobody: int,
+    qtbot: QtBot,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("STAND_IN_VERSION", "0.0.1")
+    record = found(nobody)
+    monkeypatch.setenv("STAND_IN_VERSION", engine.__version__)
+    headrace = open_app(start_engine_at_launch=True)
+    qtbot.waitUntil(
+        lambda: (
+            headrace.engine.server_pid not in (0, record.pid)
+            and headrace.engine.view.phase is Phase.READY
+        ),
+        timeout=20_000,
+    )
+    assert not headrace.engine.view.other_version
+    assert not alive(record.pid)
+
+
+def test_a_busy_orphan_of_another_version_is_kept(
+    open_app: Opener,
+    found: Found,
+    stand_in: Callable[..., None],
+    nobody: int,
+    qtbot: QtBot,
+) -> None:
+    stand_in(stats='{"requests_running": 1}', version="0.0.1")
+    record = found(nobody)
+    headrace = use(open_app, qtbot)
+    qtbot.waitUntil(lambda: headrace.engine.view.adopted, timeout=10_000)
+    qtbot.wait(500)
+    assert headrace.engine.server_pid == record.pid
+    assert headrace.engine.view.phase is Phase.READY
+    assert f"version 0.0.1, while Headrace is {engine.__version__}" in facts(headrace)
+
+
+def test_a_server_that_wants_a_key(
+    open_app: Opener, found: Found, stand_in: Callable[..., None], qtbot: QtBot
+) -> None:
+    stand_in(key="Schlüssel")
+    found(0)
+    headrace = use(open_app, qtbot)  # its figures come without the key
+    session = headrace.window.chat.session
+
+    def say() -> Message:
+        session.ask("hi")
+        qtbot.waitUntil(lambda: not session.busy, timeout=10_000)
+        return session.conversation.messages[-1]
+
+    assert say().error == "This engine wants its API key. Enter it in the settings."
+    page = headrace.window.settings
+    editor = page.api_key
+    assert editor.echoMode() is QLineEdit.EchoMode.Password
+    editor.setText("two words")
+    assert page.problem("api_key") and not page.apply.isEnabled()
+    editor.setText("Schlussel")
+    page.apply.click()
+    assert "API key" in say().error
+    editor.setText(" Schlüssel ")
+    page.apply.click()
+    assert settings.load().api_key == "Schlüssel"
+    assert say().text == "Hello there."
