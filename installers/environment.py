@@ -24,6 +24,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from installers.native import build_native
 from installers.system_libraries import Trouble, apt_install, say
 
 if sys.platform == "win32":
@@ -36,6 +37,8 @@ VENV = ROOT / ".venv"
 LOCKED = ROOT / "installers" / "requirements" / "locked.txt"
 RECORD = VENV / "headrace-setup.json"
 GUARD = VENV / "headrace-setup.lock"
+CMAKE = "cmake==4.1.3"
+"""Where the system has none."""
 TORCH_INDEX = "https://download.pytorch.org/whl/"
 
 
@@ -127,16 +130,17 @@ def only_one_setup() -> Iterator[None]:
 
 
 def setup() -> None:
-    """Make `.venv` and install what is locked, unless a complete set-up of the same is there."""
+    """Make `.venv`, install what is locked and compile the native library, as far as these are not
+    there already."""
     flavour = torch_flavour()
     stamp = wanted_stamp(flavour)
-    if is_complete(stamp):
-        return
     try:
         VENV.mkdir(exist_ok=True)
-        with only_one_setup():
-            if not is_complete(stamp):
-                install(flavour, stamp)
+        if not is_complete(stamp):
+            with only_one_setup():
+                if not is_complete(stamp):
+                    install(flavour, stamp)
+        build_native(cmake)
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
@@ -221,6 +225,16 @@ def pip(*arguments: str, index: str | None = None) -> None:
             "pip could not install what Headrace needs; the lines above say why. "
             "When that is mended, start the same command again: it goes on from there."
         )
+
+
+def cmake() -> str:
+    """The path of CMake: the system's, or one that pip puts into the environment."""
+    if found := shutil.which("cmake"):
+        return found
+    own = venv_python().with_name("cmake.exe" if os.name == "nt" else "cmake")
+    if not own.exists():
+        pip(CMAKE)
+    return str(own)
 
 
 def forget_older_metadata() -> None:

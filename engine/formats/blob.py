@@ -8,6 +8,7 @@ follow one another at a multiple of 4 KiB. Nothing is requantised or repacked: b
   float32 bfloat16 float16   [2I, H]               -                           -
   fp8_block                  e4m3 [2I, H]          float32 [2, I/128, H/128]   -
   nvfp4                      uint8 [2I, H/2]       e4m3 [2I, H/16]             float32 [2], [1]
+  mxfp4                      uint8 [2I, H/2]       uint8 [2I, H/32]            -
 
 (I intermediate, H hidden; down likewise with one matrix [H, I]). Torch-free.
 """
@@ -18,12 +19,12 @@ import math
 from dataclasses import dataclass
 
 from engine.errors import ModelConfigError, UnsupportedModel
-from engine.formats.quantisation import FP8_BLOCK, NVFP4_GROUP
+from engine.formats.quantisation import FP8_BLOCK, MXFP4_GROUP, NVFP4_GROUP
 
 PART_ALIGNMENT = 16
 BLOB_ALIGNMENT = 4096
 PLAIN_FORMATS = ("float32", "bfloat16", "float16")
-FORMATS = (*PLAIN_FORMATS, "fp8_block", "nvfp4")
+FORMATS = (*PLAIN_FORMATS, "fp8_block", "nvfp4", "mxfp4")
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "uint8": 1}
 
 
@@ -119,6 +120,16 @@ def _matrix(
             (f"{name}.weight", "uint8", (stacked, columns // 2)),
             (f"{name}.scale", "float8_e4m3fn", (stacked, columns // NVFP4_GROUP)),
             (f"{name}.scale_2", "float32", (matrices,)),
+        ]
+    if storage == "mxfp4":
+        if columns % MXFP4_GROUP:
+            raise ModelConfigError(
+                f"an MXFP4 expert with {columns} columns does not divide into groups of "
+                f"{MXFP4_GROUP}"
+            )
+        return [
+            (f"{name}.weight", "uint8", (stacked, columns // 2)),
+            (f"{name}.scale", "uint8", (stacked, columns // MXFP4_GROUP)),
         ]
     raise UnsupportedModel(
         f"Experts in the format {storage!r} are not supported.",

@@ -13,6 +13,7 @@ from engine.formats.config_fields import Fields
 Scheme = Literal["nvfp4", "fp8_block"]
 FP8_BLOCK = 128
 NVFP4_GROUP = 16
+MXFP4_GROUP = 32
 SUPPORTED = "Supported are NVFP4 (modelopt), FP8 with 128 x 128 blocks, and plain float weights."
 
 

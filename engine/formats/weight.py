@@ -16,6 +16,9 @@ class StoredWeight:
       fp8_block                    weight float8_e4m3fn [out, in], scale float32 [out/128, in/128]
       nvfp4                        weight uint8 [out, in/2], scale float8_e4m3fn [out, in/16],
                                    scale_2 float32 []
+      mxfp4                        weight uint8 [out, in/2], scale uint8 [out, in/32], where e
+                                   means 2^(e - 127)
+      q8_0 q4_0 q4_1 q4_k q6_k     weight uint8 [out, bytes of a row of GGUF blocks]
     """
 
     format: str

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from engine.formats import gguf
 from engine.formats.blob import PLAIN_FORMATS
 from engine.formats.nvfp4 import E2M1_VALUES, GROUP
-from engine.formats.quantisation import FP8_BLOCK
+from engine.formats.quantisation import FP8_BLOCK, MXFP4_GROUP
 from engine.formats.weight import StoredWeight
 
+GGUF_FORMATS = ("q8_0", "q4_0", "q4_1", "q4_k", "q6_k")
 # A block of 2^18 float32 weights is 1 MiB and stays in a core's own cache between look-up, scaling
 # and product. One thread, 2048 x 2048 NVFP4: 37 ms with a nibble at a time, 6 ms with a byte.
 CACHE_BLOCK_WEIGHTS = 1 << 18
@@ -50,10 +52,27 @@ def dequantise_nvfp4(packed: Tensor, scale: Tensor, scale_2: Tensor, dtype: torc
     """[rows, in] of codes [rows, in / 2] and scales [rows, in / 16]; equal to formats.nvfp4's."""
     rows, half = packed.shape
     step = (e4m3_to_float32(scale) * scale_2).unsqueeze(-1)
-    indices = packed.reshape(-1).to(torch.int32)
-    pairs = torch.index_select(_e2m1_pairs(packed.device), 0, indices)
-    values = pairs.view(torch.float32).view(rows, half * 2 // GROUP, GROUP)
+    values = _e2m1_values(packed).view(rows, half * 2 // GROUP, GROUP)
     return values.mul_(step).view(rows, half * 2).to(dtype)
+
+
+def dequantise_mxfp4(packed: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
+    """[rows, in] of codes uint8 [rows, in / 2] and exponents uint8 [rows, in / 32].
+
+    Exponent 255 is NaN, e means 2^(e - 127).
+    """
+    rows, half = packed.shape
+    # As the bits of a float32: 2^-127 is subnormal there.
+    bits = torch.where(scale == 0, 1 << 22, scale.to(torch.int32) << 23)
+    step = torch.where(scale == 255, torch.nan, bits.view(torch.float32)).unsqueeze(-1)
+    values = _e2m1_values(packed).view(rows, half * 2 // MXFP4_GROUP, MXFP4_GROUP)
+    return values.mul_(step).view(rows, half * 2).to(dtype)
+
+
+def _e2m1_values(packed: Tensor) -> Tensor:
+    """float32 [2 n] of n packed bytes."""
+    indices = packed.reshape(-1).to(torch.int32)
+    return torch.index_select(_e2m1_pairs(packed.device), 0, indices).view(torch.float32)
 
 
 def dequantise_fp8_block(codes: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
@@ -74,6 +93,11 @@ def dequantise_rows(weight: StoredWeight, start: int, stop: int, dtype: torch.dt
     if weight.format == "fp8_block":
         blocks = slice(start // FP8_BLOCK, -(-stop // FP8_BLOCK))
         return dequantise_fp8_block(rows, parts["scale"][blocks], dtype)
+    if weight.format == "mxfp4":
+        return dequantise_mxfp4(rows, parts["scale"][start:stop], dtype)
+    if weight.format in GGUF_FORMATS:
+        values = gguf.dequantise(rows.contiguous().view(-1).numpy(), weight.format.upper())
+        return torch.from_numpy(values).view(rows.shape[0], weight.shape[1]).to(dtype)
     raise ValueError(f"no dequantisation of format {weight.format}")
 
 

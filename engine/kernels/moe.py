@@ -27,6 +27,7 @@ from engine.formats.quantisation import FP8_BLOCK
 from engine.kernels.dequantise import (
     CACHE_BLOCK_WEIGHTS,
     dequantise_fp8_block,
+    dequantise_mxfp4,
     dequantise_nvfp4,
 )
 from engine.kernels.registry import operation
@@ -184,6 +185,12 @@ def decoded_blocks(
         for place, slot in enumerate(slots):
             for start, rows in _fp8_blocks(weight[slot], scale[slot], step):
                 yield place, start, rows
+        return
+    if storage == "mxfp4":
+        for place, slot in enumerate(slots):
+            for start, packed in _row_blocks(weight[slot], step):
+                exponents = scale[slot, start : start + packed.shape[0]]
+                yield place, start, dequantise_mxfp4(packed, exponents, torch.float32)
         return
     globals_ = part_view(bank, spec, f"{matrix}.scale_2")[list(slots)]
     # gate and up have a global of their own: one for each row of the packed matrix.

@@ -45,7 +45,7 @@ def test_a_layer_can_mix_formats() -> None:
 
 @given(st.sampled_from(FORMATS), st.sampled_from(FORMATS), st.integers(1, 20), st.integers(1, 20))
 def test_parts_are_aligned_and_do_not_overlap(gate_up: str, down: str, h: int, i: int) -> None:
-    spec = blob_spec(gate_up, 16 * h, 16 * i, down)
+    spec = blob_spec(gate_up, 32 * h, 32 * i, down)
     end = 0
     for part in spec.parts:
         assert part.offset % 16 == 0
@@ -63,5 +63,7 @@ def test_what_cannot_be_stored_is_refused() -> None:
         blob_spec("q4_k", 64, 64)
     with pytest.raises(ModelConfigError, match="72"):
         blob_spec("nvfp4", 72, 64)
+    with pytest.raises(ModelConfigError, match="80"):
+        blob_spec("mxfp4", 64, 80)
     with pytest.raises(ModelConfigError, match="0 x 64"):
         blob_spec("float32", 64, 0)

@@ -20,7 +20,7 @@ def bytes_of(tensor: torch.Tensor) -> bytes:
 
 @pytest.mark.parametrize("storage", FORMATS)
 def test_every_byte_is_as_stored(storage: str) -> None:
-    experts = random_experts(storage, experts=3, hidden=288, inner=144)
+    experts = random_experts(storage, experts=3, hidden=288, inner=160)
     store = ExpertStore.load(experts, plan_layers(experts, [0]))
     bank, spec = store.bank(0), store.plan(0).spec
     used = 0

@@ -33,6 +33,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(environment, "RECORD", root / ".venv" / "record.json")
     monkeypatch.setattr(environment, "GUARD", root / ".venv" / "guard")
     monkeypatch.setattr(environment, "torch_flavour", lambda: "cpu")
+    monkeypatch.setattr(environment, "build_native", lambda cmake: None)
     return root
 
 

@@ -31,6 +31,7 @@ HEIGHT = {
     "engine.context": 40,
     "engine.kernels": 30,
     "engine.memory": 20,
+    "engine.native": 20,
     "engine.formats": 10,
     # plain records that every layer shares
     "engine.models.spec": 3,
@@ -57,6 +58,7 @@ TORCH_FREE = (
     "engine.memory.budget",
     "engine.formats.blob",
     "engine.formats.model_files",
+    "engine.native",
 )
 QT_FREE = ("app.cli", "app.core", "engine")
 MODULES = modules("app", "engine")

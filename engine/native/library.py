@@ -1,0 +1,165 @@
+"""Loads the native library with ctypes. Torch-free: tensors are addresses here.
+
+The library is built by `dev.py setup` into `_build`. Its functions and their meaning are in
+`source/headrace_native.h`; nothing here checks shapes, that is the callers' part.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import os
+import sys
+from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint64, c_void_p
+from pathlib import Path
+
+from engine.formats.blob import BlobSpec
+from engine.paths import debug_setting
+
+logger = logging.getLogger(__name__)
+
+ABI = 1
+FOLDER = Path(__file__).resolve().parent / "_build"
+SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
+_NAMES = "float32 bfloat16 float16 fp8_block nvfp4 mxfp4 q8_0 q4_0 q4_1 q4_k q6_k"
+FORMATS = {name: number for number, name in enumerate(_NAMES.split())}
+"""By their names in StoredWeight."""
+ACTIVATIONS = {"silu_glu": 0, "gelu_tanh_glu": 1, "clamped_swiglu": 2}
+FLOAT32, BFLOAT16 = 0, 1
+"""Types of activations."""
+
+_CPUS = os.cpu_count() or 1
+
+OK, BAD_ARGUMENT, BAD_SLOT, OUT_OF_MEMORY = range(4)
+
+
+class NativeError(Exception):
+    """The library cannot be used; the text says why and what to do."""
+
+
+class ExpertLayout(Structure):
+    """headrace_expert_layout"""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("hidden", "intermediate", "stride")),
+        *((f"gate_up_{part}", c_int64) for part in ("weight", "scale", "scale_2")),
+        *((f"down_{part}", c_int64) for part in ("weight", "scale", "scale_2")),
+        ("gate_up_format", c_int32),
+        ("down_format", c_int32),
+    ]
+
+
+_MATRIX = (c_int32, c_int64, c_int64, c_void_p, c_void_p, c_void_p)
+_SIGNATURES = {
+    "headrace_tiers": (c_int32,),
+    "headrace_tier_name": (c_char_p, c_int32),
+    "headrace_tier_usable": (c_int32, c_int32),
+    "headrace_tier": (c_int32,),
+    "headrace_set_tier": (c_int32, c_int32),
+    "headrace_set_threads": (c_int32, c_int32),
+    "headrace_linear": (c_int32, *_MATRIX, c_void_p, c_int32, c_int64, c_void_p, c_void_p),
+    "headrace_moe_rows": (
+        *(c_int32, POINTER(ExpertLayout), c_void_p, c_int64, c_void_p, c_int32),
+        *(c_int64, c_int64, c_void_p, c_int32, c_void_p),
+    ),
+    "headrace_moe_combine": (c_int32, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p),
+    "headrace_decode": (c_int32, *_MATRIX, c_int64, c_int64, c_void_p),
+    "headrace_read": (c_uint64, c_void_p, c_int64),
+}
+
+
+class Library:
+    """The functions of one loaded library. Calls release the interpreter lock."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises NativeError for a file that does not load or speaks another version."""
+        try:
+            self._library = ctypes.CDLL(str(path))
+            self._library.headrace_abi.restype = c_int32
+            found = self._library.headrace_abi()
+        except (OSError, AttributeError) as error:
+            raise NativeError(f"{path} does not load: {error}") from error
+        if found != ABI:
+            raise NativeError(f"{path} has interface {found}, this version needs {ABI}")
+        for name, (result, *arguments) in _SIGNATURES.items():
+            function = getattr(self._library, name)
+            function.restype, function.argtypes = result, arguments
+        self.linear = self._library.headrace_linear
+        self.moe_rows = self._library.headrace_moe_rows
+        self.moe_combine = self._library.headrace_moe_combine
+        self.decode = self._library.headrace_decode
+        self.read = self._library.headrace_read
+        self._threads = 1
+
+    @property
+    def tiers(self) -> list[str]:
+        """Names of the instruction sets that this machine can run, ascending."""
+        count = self._library.headrace_tiers()
+        names = [self._library.headrace_tier_name(i).decode() for i in range(count)]
+        return [name for i, name in enumerate(names) if self._library.headrace_tier_usable(i)]
+
+    @property
+    def tier(self) -> str:
+        name: bytes = self._library.headrace_tier_name(self._library.headrace_tier())
+        return name.decode()
+
+    def set_tier(self, name: str) -> None:
+        """Use this instruction set. Raises NativeError if the machine has not got it."""
+        usable = self.tiers
+        if name not in usable:
+            raise NativeError(f"no instruction set {name!r} here; there are {', '.join(usable)}")
+        self._library.headrace_set_tier(usable.index(name))
+
+    def set_threads(self, threads: int) -> None:
+        """Have this many threads, the caller's included; never more than there are CPUs."""
+        threads = min(threads, _CPUS)
+        if threads != self._threads:
+            self._library.headrace_set_threads(threads)
+            self._threads = threads
+
+
+@functools.cache
+def expert_layout(spec: BlobSpec) -> ExpertLayout:
+    """Where the parts of a blob lie."""
+    offsets = {part.name.replace(".", "_"): part.offset for part in spec.parts}
+    names = [f"{matrix}_{part}" for matrix in ("gate_up", "down") for part in _PARTS]
+    return ExpertLayout(
+        spec.hidden,
+        spec.intermediate,
+        spec.stride,
+        *(offsets.get(name, -1) for name in names),
+        FORMATS[spec.gate_up_format],
+        FORMATS[spec.down_format],
+    )
+
+
+_PARTS = ("weight", "scale", "scale_2")
+
+
+@functools.cache
+def library() -> Library | None:
+    """The library, None where there is none or it does not fit: the log says so, once."""
+    if debug_setting("native", "1") == "0":
+        return None
+    try:
+        return _load()
+    except NativeError as error:
+        logger.warning(
+            "CPU kernels are not available (%s): PyTorch's operations compute instead, slower. "
+            "With a C++20 compiler installed, this builds them: python3 dev.py setup",
+            error,
+        )
+        return None
+
+
+def _load() -> Library:
+    path = FOLDER / f"headrace_native{SUFFIX}"
+    if not path.exists():
+        raise NativeError("they have not been built")
+    loaded = Library(path)
+    wanted = debug_setting("isa")
+    if wanted:
+        loaded.set_tier(wanted)
+    logger.info("CPU kernels: %s, process %d", loaded.tier, os.getpid())
+    return loaded

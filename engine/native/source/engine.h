@@ -1,0 +1,73 @@
+// What one call needs: the tier in use, the threads, and memory that is kept from call to call.
+#pragma once
+
+#include <cstddef>
+#include <mutex>
+#include <vector>
+
+#include "headrace_native.h"
+#include "pool.h"
+#include "tier.h"
+
+namespace headrace {
+
+constexpr int64_t VECTOR_BYTES = 64;
+
+inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+inline int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
+
+// Memory on a 64-byte boundary that only grows. Contents are lost when it does.
+class Buffer {
+ public:
+  Buffer() = default;
+  ~Buffer();
+  Buffer(Buffer &&other) noexcept;
+  Buffer(const Buffer &) = delete;
+  Buffer &operator=(const Buffer &) = delete;
+
+  bool reserve(int64_t bytes);  // false: there is no such memory
+  float *floats() const { return reinterpret_cast<float *>(data_); }
+
+ private:
+  uint8_t *data_ = nullptr;
+  int64_t size_ = 0;
+};
+
+struct Engine {
+  std::mutex mutex;  // held during a call
+  Pool pool;
+  const Tier *tier = nullptr;
+  int tier_number = 0;
+  Buffer activations, inner;
+  std::vector<Buffer> scratch;  // one a thread
+
+  bool reserve_scratch(int64_t bytes);
+};
+
+// Activations [tokens, columns] as a kernel wants them.
+struct Arrangement {
+  const Kernel *kernel;
+  int width;
+  int64_t columns, padded;
+
+  Arrangement(const Tier &tier, Format format, int64_t columns);
+  void arrange(const void *x, int32_t x_type, int64_t first, int64_t last, float *out) const;
+};
+
+int32_t linear(Engine &engine, const Matrix &matrix, const void *x, int32_t x_type, int64_t tokens,
+               const float *bias, float *y);
+
+int32_t moe_rows(Engine &engine, const headrace_expert_layout &layout, const uint8_t *bank,
+                 int64_t blobs, const void *x, int32_t x_type, int64_t tokens, int64_t routes,
+                 const int64_t *slots, int32_t activation, float *rows);
+
+// How many threads so many multiplications are worth: waking one costs some microseconds, in which
+// another does about as many products as this.
+inline int threads_for(const Engine &engine, int64_t products) {
+  constexpr int64_t WORTH = 1 << 17;
+  const int64_t worth = products / WORTH;
+  return worth < engine.pool.threads() ? static_cast<int>(worth < 1 ? 1 : worth)
+                                       : engine.pool.threads();
+}
+
+}  // namespace headrace

@@ -1,0 +1,58 @@
+// float32, bfloat16 and float16, row after row.
+#pragma once
+
+namespace headrace::HEADRACE_TIER {
+
+struct PlainRow {
+  const uint8_t *codes;
+};
+
+struct Float32 {
+  using Row = PlainRow;
+  static constexpr bool scaled = false, global = false;
+  static constexpr int lane = 1, parts = 4, chunk = parts * W;
+  static constexpr int code_bytes = chunk * 4, scale_bytes = 0;
+  static HR_INLINE Row row(const Matrix &m, int64_t r) { return {m.weight + r * m.row_bytes}; }
+  template <bool full, class Visit>
+  static HR_INLINE F32 visit(const Row &row, int64_t c, int valid, Visit &&visit) {
+    const uint8_t *at = row.codes + c * chunk * 4;
+    for (int p = 0; p < parts; ++p) visit(p, load_floats<full>(at + p * W * 4, valid - p * W));
+    return zero();
+  }
+};
+
+struct Float16 {
+  using Row = PlainRow;
+  static constexpr bool scaled = false, global = false;
+  static constexpr int lane = 1, parts = 4, chunk = parts * W;
+  static constexpr int code_bytes = chunk * 2, scale_bytes = 0;
+  static HR_INLINE Row row(const Matrix &m, int64_t r) { return {m.weight + r * m.row_bytes}; }
+  template <bool full, class Visit>
+  static HR_INLINE F32 visit(const Row &row, int64_t c, int valid, Visit &&visit) {
+    const uint8_t *at = row.codes + c * chunk * 2;
+    for (int p = 0; p < parts; ++p)
+      visit(p, f16(load_words<full>(at + p * W * 2, 2 * (valid - p * W))));
+    return zero();
+  }
+};
+
+// Two neighbours in each lane: a shift and a mask widen them where a conversion would shuffle.
+struct BFloat16 {
+  using Row = PlainRow;
+  static constexpr bool scaled = false, global = false;
+  static constexpr int lane = 2, parts = 8, chunk = parts * W;
+  static constexpr int code_bytes = chunk * 2, scale_bytes = 0;
+  static HR_INLINE Row row(const Matrix &m, int64_t r) { return {m.weight + r * m.row_bytes}; }
+  template <bool full, class Visit>
+  static HR_INLINE F32 visit(const Row &row, int64_t c, int valid, Visit &&visit) {
+    const uint8_t *at = row.codes + c * chunk * 2;
+    for (int p = 0; p < parts; p += 2) {
+      const U32 two = load_u32<full>(at + p * W * 2, 2 * (valid - p * W));
+      visit(p, bf16_even(two));
+      visit(p + 1, bf16_odd(two));
+    }
+    return zero();
+  }
+};
+
+}  // namespace headrace::HEADRACE_TIER

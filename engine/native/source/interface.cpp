@@ -1,0 +1,140 @@
+// The C functions: they check what would crash, hold the lock, and let no exception out.
+#include <new>
+
+#include "engine.h"
+
+using namespace headrace;
+
+namespace {
+
+// Never destroyed: threads that sleep when the process ends must not wake to a destructor.
+Engine &shared() {
+  static Engine *const engine = [] {
+    auto *made = new Engine;
+    for (int i = 0; i < tier_count() && tier_usable(i); ++i) made->tier_number = i;
+    made->tier = tier(made->tier_number);
+    return made;
+  }();
+  return *engine;
+}
+
+template <class Call>
+int32_t guarded(Call call) {
+  try {
+    Engine &engine = shared();
+    const std::lock_guard<std::mutex> lock(engine.mutex);
+    return call(engine);
+  } catch (const std::bad_alloc &) {
+    return HEADRACE_OUT_OF_MEMORY;
+  } catch (...) {
+    return HEADRACE_BAD_ARGUMENT;
+  }
+}
+
+bool known(int32_t x_type) { return x_type == HEADRACE_X_FLOAT32 || x_type == HEADRACE_X_BFLOAT16; }
+
+}  // namespace
+
+extern "C" {
+
+int32_t headrace_abi(void) { return HEADRACE_NATIVE_ABI; }
+
+int32_t headrace_tiers(void) { return tier_count(); }
+
+const char *headrace_tier_name(int32_t index) {
+  const Tier *found = tier(index);
+  return found == nullptr ? nullptr : found->name;
+}
+
+int32_t headrace_tier_usable(int32_t index) { return tier_usable(index) ? 1 : 0; }
+
+int32_t headrace_tier(void) { return shared().tier_number; }
+
+int32_t headrace_set_tier(int32_t highest) {
+  return guarded([&](Engine &engine) {
+    engine.tier_number = 0;
+    for (int i = 0; i < tier_count() && i <= highest && tier_usable(i); ++i)
+      engine.tier_number = i;
+    engine.tier = tier(engine.tier_number);
+    return engine.tier_number;
+  });
+}
+
+int32_t headrace_set_threads(int32_t threads) {
+  return guarded([&](Engine &engine) { return engine.pool.resize(threads); });
+}
+
+int32_t headrace_linear(int32_t format, int64_t rows, int64_t columns, const void *weight,
+                        const void *scale, const void *scale_2, const void *x, int32_t x_type,
+                        int64_t tokens, const float *bias, float *y) {
+  return guarded([&](Engine &engine) -> int32_t {
+    Matrix matrix;
+    if (!describe(static_cast<Format>(format), rows, columns, weight, scale, scale_2, matrix) ||
+        tokens < 0 || !known(x_type))
+      return HEADRACE_BAD_ARGUMENT;
+    return linear(engine, matrix, x, x_type, tokens, bias, y);
+  });
+}
+
+int32_t headrace_moe_rows(const headrace_expert_layout *layout, const void *bank, int64_t blobs,
+                          const void *x, int32_t x_type, int64_t tokens, int64_t routes,
+                          const int64_t *slots, int32_t activation, float *rows) {
+  return guarded([&](Engine &engine) -> int32_t {
+    if (tokens < 0 || routes < 0 || !known(x_type)) return HEADRACE_BAD_ARGUMENT;
+    return moe_rows(engine, *layout, static_cast<const uint8_t *>(bank), blobs, x, x_type, tokens,
+                    routes, slots, activation, rows);
+  });
+}
+
+int32_t headrace_moe_combine(const float *rows, const float *weights, int64_t tokens,
+                             int64_t routes, int64_t hidden, float *out) {
+  // Compiled without fused multiply-add: every product and every sum is rounded.
+  for (int64_t t = 0; t < tokens; ++t) {
+    float *total = out + t * hidden;
+    for (int64_t j = 0; j < routes; ++j) {
+      const float *row = rows + (t * routes + j) * hidden;
+      const float weight = weights[t * routes + j];
+      if (j == 0)
+        for (int64_t i = 0; i < hidden; ++i) total[i] = row[i] * weight;
+      else
+        for (int64_t i = 0; i < hidden; ++i) total[i] += row[i] * weight;
+    }
+  }
+  return HEADRACE_OK;
+}
+
+int32_t headrace_decode(int32_t format, int64_t rows, int64_t columns, const void *weight,
+                        const void *scale, const void *scale_2, int64_t first, int64_t count,
+                        float *out) {
+  return guarded([&](Engine &engine) -> int32_t {
+    Matrix matrix;
+    if (!describe(static_cast<Format>(format), rows, columns, weight, scale, scale_2, matrix) ||
+        first < 0 || count < 0 || first + count > rows)
+      return HEADRACE_BAD_ARGUMENT;
+    for (int64_t r = 0; r < count; ++r)
+      engine.tier->kernels[format].decode(matrix, first + r, out + r * columns);
+    return HEADRACE_OK;
+  });
+}
+
+uint64_t headrace_read(const void *bytes, int64_t count) {
+  struct Read {
+    const Tier *tier;
+    const uint8_t *bytes;
+    int64_t count;
+    std::atomic<uint64_t> sum{0};
+  };
+  constexpr int64_t PIECE = 1 << 18;
+  Engine &engine = shared();
+  const std::lock_guard<std::mutex> lock(engine.mutex);
+  Read read{engine.tier, static_cast<const uint8_t *>(bytes), count};
+  const auto work = [](void *context, int, int64_t task, int) {
+    Read &r = *static_cast<Read *>(context);
+    const int64_t begin = task * PIECE, left = r.count - begin;
+    r.sum += r.tier->read(r.bytes + begin, left < PIECE ? left : PIECE);
+  };
+  engine.pool.run({1, {divide_up(count, PIECE)}, work, &read}, engine.pool.threads());
+  return read.sum;
+}
+
+}  // extern "C"

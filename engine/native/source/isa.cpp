@@ -1,0 +1,97 @@
+// Which tiers this machine can run: what the processor has and what the system saves of it.
+#include "tier.h"
+
+#if defined(HEADRACE_X86)
+#if defined(_MSC_VER)
+#include <intrin.h>
+#else
+#include <cpuid.h>
+#endif
+#endif
+
+namespace headrace {
+
+namespace {
+
+#if defined(HEADRACE_X86)
+
+struct Registers {
+  uint32_t a, b, c, d;
+};
+
+Registers cpuid(uint32_t leaf, uint32_t subleaf) {
+  Registers r{};
+#if defined(_MSC_VER)
+  int out[4];
+  __cpuidex(out, static_cast<int>(leaf), static_cast<int>(subleaf));
+  r = {static_cast<uint32_t>(out[0]), static_cast<uint32_t>(out[1]),
+       static_cast<uint32_t>(out[2]), static_cast<uint32_t>(out[3])};
+#else
+  __cpuid_count(leaf, subleaf, r.a, r.b, r.c, r.d);
+#endif
+  return r;
+}
+
+uint64_t saved_state() {
+#if defined(_MSC_VER)
+  return _xgetbv(0);
+#else
+  uint32_t low, high;
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return static_cast<uint64_t>(high) << 32 | low;
+#endif
+}
+
+bool bit(uint32_t value, int at) { return value >> at & 1; }
+
+// The highest tier: 0 portable, 1 avx2, 2 avx512.
+int detect() {
+  const uint32_t leaves = cpuid(0, 0).a;
+  if (leaves < 7) return 0;
+  const Registers one = cpuid(1, 0), seven = cpuid(7, 0);
+  const bool osxsave = bit(one.c, 27);
+  if (!osxsave || (saved_state() & 0x6) != 0x6) return 0;
+  const bool fma = bit(one.c, 12), f16c = bit(one.c, 29), avx = bit(one.c, 28);
+  if (!avx || !fma || !f16c || !bit(seven.b, 5)) return 0;
+  const bool f = bit(seven.b, 16), dq = bit(seven.b, 17), bw = bit(seven.b, 30);
+  const bool vl = bit(seven.b, 31);
+  return (saved_state() & 0xE6) == 0xE6 && f && dq && bw && vl ? 2 : 1;
+}
+
+#else
+
+int detect() { return 0; }
+
+#endif
+
+}  // namespace
+
+int tier_count() {
+#if defined(HEADRACE_X86)
+  return 3;
+#else
+  return 1;
+#endif
+}
+
+const Tier *tier(int index) {
+  switch (index) {
+    case 0:
+      return portable_tier();
+#if defined(HEADRACE_X86)
+    case 1:
+      return avx2_tier();
+    case 2:
+      return avx512_tier();
+#endif
+    default:
+      return nullptr;
+  }
+}
+
+bool tier_usable(int index) {
+  static const int highest = detect();
+  return index >= 0 && index <= highest;
+}
+
+}  // namespace headrace

@@ -1,0 +1,192 @@
+// One layer step of routed experts, in three phases: arrange the activations, gate and up with
+// their activation, down. Every expert's weights are read once for all tokens routed to it.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "engine.h"
+
+namespace headrace {
+
+namespace {
+
+constexpr int64_t TOKEN_BLOCK = 64;
+constexpr int64_t TILE = 32;  // rows
+constexpr int64_t ARRANGED_AT_ONCE = 8;
+
+struct Group {
+  int64_t slot, begin, end;  // its routes in Step::routes
+};
+
+struct Step {
+  Engine &engine;
+  const headrace_expert_layout &layout;
+  const uint8_t *bank;
+  const void *x;
+  int32_t x_type;
+  int64_t tokens, width;
+  int32_t activation;
+  float *rows;
+  const Arrangement &gate_up, &down;
+  std::vector<int64_t> routes;  // token * width + route, grouped by slot
+  std::vector<Group> groups;
+  int64_t inner_tiles, hidden_tiles, tile_bytes;
+};
+
+struct Expert {
+  Matrix gate, up, down;
+};
+
+const uint8_t *at(const uint8_t *blob, int64_t offset) {
+  return offset < 0 ? nullptr : blob + offset;
+}
+
+bool read_expert(const headrace_expert_layout &l, const uint8_t *blob, Expert &e) {
+  const Format format = static_cast<Format>(l.gate_up_format);
+  const uint8_t *globals = at(blob, l.gate_up_scale_2);
+  if (!describe(format, l.intermediate, l.hidden, at(blob, l.gate_up_weight),
+                at(blob, l.gate_up_scale), globals, e.gate))
+    return false;
+  // up's rows follow gate's, its scales too; blocks of scales do not cross from one to the other.
+  const int64_t scale_rows =
+      format == Format::fp8_block ? divide_up(l.intermediate, FP8_BLOCK) : l.intermediate;
+  const uint8_t *scales =
+      e.gate.scale == nullptr ? nullptr : e.gate.scale + scale_rows * e.gate.scale_row_bytes;
+  return describe(format, l.intermediate, l.hidden,
+                  e.gate.weight + l.intermediate * e.gate.row_bytes, scales,
+                  globals == nullptr ? nullptr : globals + 4, e.up) &&
+         describe(static_cast<Format>(l.down_format), l.hidden, l.intermediate,
+                  at(blob, l.down_weight), at(blob, l.down_scale), at(blob, l.down_scale_2),
+                  e.down);
+}
+
+// Where a float32 activation of the down product lies; `place` with shifts.
+struct Places {
+  int width_bits = 0, lane_bits = 0;
+  explicit Places(const Arrangement &a) {
+    while (1 << width_bits < a.width) ++width_bits;
+    while (1 << lane_bits < a.kernel->lane) ++lane_bits;
+  }
+  int64_t operator()(int64_t i) const {
+    const int64_t within = i & ((int64_t{1} << (width_bits + lane_bits)) - 1);
+    const int64_t at = within & ((int64_t{1} << lane_bits) - 1);
+    return i - within + (at << width_bits) + (within >> lane_bits);
+  }
+};
+
+void gate_and_up(const Step &s, int64_t task, int thread) {
+  const Group &group = s.groups[static_cast<size_t>(task / s.inner_tiles)];
+  const int64_t row = task % s.inner_tiles * TILE;
+  const int64_t count = std::min(TILE, s.layout.intermediate - row);
+  Expert e;
+  read_expert(s.layout, s.bank + group.slot * s.layout.stride, e);
+  const Places places(s.down);
+  float *scratch = s.engine.scratch[static_cast<size_t>(thread)].floats();
+  float *gate = scratch + s.tile_bytes / 4;
+  float *up = gate + TOKEN_BLOCK * TILE;
+  const float *x[TOKEN_BLOCK];
+  float *gates[TOKEN_BLOCK], *ups[TOKEN_BLOCK];
+  for (int64_t begin = group.begin; begin < group.end; begin += TOKEN_BLOCK) {
+    const int64_t tokens = std::min(TOKEN_BLOCK, group.end - begin);
+    for (int64_t t = 0; t < tokens; ++t) {
+      const int64_t token = s.routes[static_cast<size_t>(begin + t)] / s.width;
+      x[t] = s.engine.activations.floats() + token * s.gate_up.padded;
+      gates[t] = gate + t * TILE;
+      ups[t] = up + t * TILE;
+    }
+    s.gate_up.kernel->product(e.gate, row, count, x, tokens, gates, scratch);
+    s.gate_up.kernel->product(e.up, row, count, x, tokens, ups, scratch);
+    for (int64_t t = 0; t < tokens; ++t) {
+      s.engine.tier->glu(s.activation, gates[t], ups[t], gates[t], count);
+      float *inner = s.engine.inner.floats() + (begin + t) * s.down.padded;
+      for (int64_t r = 0; r < count; ++r) inner[places(row + r)] = gates[t][r];
+    }
+  }
+}
+
+void down(const Step &s, int64_t task, int thread) {
+  const Group &group = s.groups[static_cast<size_t>(task / s.hidden_tiles)];
+  const int64_t row = task % s.hidden_tiles * TILE;
+  const int64_t count = std::min(TILE, s.layout.hidden - row);
+  Expert e;
+  read_expert(s.layout, s.bank + group.slot * s.layout.stride, e);
+  const float *x[TOKEN_BLOCK];
+  float *out[TOKEN_BLOCK];
+  for (int64_t begin = group.begin; begin < group.end; begin += TOKEN_BLOCK) {
+    const int64_t tokens = std::min(TOKEN_BLOCK, group.end - begin);
+    for (int64_t t = 0; t < tokens; ++t) {
+      x[t] = s.engine.inner.floats() + (begin + t) * s.down.padded;
+      out[t] = s.rows + s.routes[static_cast<size_t>(begin + t)] * s.layout.hidden + row;
+    }
+    s.down.kernel->product(e.down, row, count, x, tokens, out,
+                           s.engine.scratch[static_cast<size_t>(thread)].floats());
+  }
+}
+
+void work(void *context, int phase, int64_t task, int thread) {
+  const Step &s = *static_cast<const Step *>(context);
+  if (phase == 1) return gate_and_up(s, task, thread);
+  if (phase == 2) return down(s, task, thread);
+  const int64_t first = task * ARRANGED_AT_ONCE;
+  s.gate_up.arrange(s.x, s.x_type, first, std::min(s.tokens, first + ARRANGED_AT_ONCE),
+                    s.engine.activations.floats());
+}
+
+// Groups routes by slot. False if a slot is beyond the bank.
+bool plan(Step &s, const int64_t *slots, int64_t blobs) {
+  for (int64_t route = 0; route < s.tokens * s.width; ++route) {
+    if (slots[route] >= blobs) return false;
+    if (slots[route] >= 0) s.routes.push_back(route);
+  }
+  std::sort(s.routes.begin(), s.routes.end(), [slots](int64_t a, int64_t b) {
+    return slots[a] != slots[b] ? slots[a] < slots[b] : a < b;
+  });
+  for (size_t i = 0; i < s.routes.size(); ++i) {
+    const int64_t slot = slots[s.routes[i]], place = static_cast<int64_t>(i);
+    if (s.groups.empty() || s.groups.back().slot != slot) s.groups.push_back({slot, place, place});
+    s.groups.back().end = place + 1;
+  }
+  return true;
+}
+
+}  // namespace
+
+int32_t moe_rows(Engine &engine, const headrace_expert_layout &layout, const uint8_t *bank,
+                 int64_t blobs, const void *x, int32_t x_type, int64_t tokens, int64_t routes,
+                 const int64_t *slots, int32_t activation, float *rows) {
+  Expert probe;
+  if (!read_expert(layout, bank, probe) || activation < 0 || activation > HEADRACE_CLAMPED_SWIGLU)
+    return HEADRACE_BAD_ARGUMENT;
+  const Arrangement gate_up(*engine.tier, probe.gate.format, layout.hidden);
+  const Arrangement down(*engine.tier, probe.down.format, layout.intermediate);
+  Step s{engine, layout, bank, x, x_type, tokens, routes, activation, rows, gate_up, down,
+         {}, {}, divide_up(layout.intermediate, TILE), divide_up(layout.hidden, TILE), 0};
+  if (!plan(s, slots, blobs)) return HEADRACE_BAD_SLOT;
+  if (s.routes.empty()) return HEADRACE_OK;
+
+  const auto tile_bytes = [](const Arrangement &a) {
+    return a.padded / a.kernel->chunk * a.kernel->scratch_bytes_per_chunk;
+  };
+  s.tile_bytes = std::max(tile_bytes(gate_up), tile_bytes(down));
+  const int64_t all = static_cast<int64_t>(s.routes.size());
+  if (!engine.activations.reserve(tokens * gate_up.padded * 4) ||
+      !engine.inner.reserve(all * down.padded * 4) ||
+      !engine.reserve_scratch(s.tile_bytes + 2 * TOKEN_BLOCK * TILE * 4))
+    return HEADRACE_OUT_OF_MEMORY;
+  if (const int64_t tail = down.padded != layout.intermediate ? down.kernel->chunk : 0)
+    for (int64_t i = 0; i < all; ++i)  // the last chunk's columns that nobody writes
+      std::memset(engine.inner.floats() + (i + 1) * down.padded - tail, 0,
+                  static_cast<size_t>(tail) * 4);
+
+  const int64_t groups = static_cast<int64_t>(s.groups.size());
+  const int threads = threads_for(engine, all * layout.hidden * layout.intermediate * 3);
+  engine.pool.run({3,
+                   {divide_up(tokens, ARRANGED_AT_ONCE), groups * s.inner_tiles,
+                    groups * s.hidden_tiles},
+                   work,
+                   &s},
+                  threads);
+  return HEADRACE_OK;
+}
+
+}  // namespace headrace

@@ -1,0 +1,13 @@
+#define HEADRACE_TIER avx2
+#include "vec_avx2.h"
+
+#include "tier_table.h"
+
+namespace headrace {
+
+const Tier *avx2_tier() {
+  static const Tier tier = avx2::table("avx2");
+  return &tier;
+}
+
+}  // namespace headrace

@@ -1,0 +1,13 @@
+#define HEADRACE_TIER avx512
+#include "vec_avx512.h"
+
+#include "tier_table.h"
+
+namespace headrace {
+
+const Tier *avx512_tier() {
+  static const Tier tier = avx512::table("avx512");
+  return &tier;
+}
+
+}  // namespace headrace

@@ -1,0 +1,13 @@
+#define HEADRACE_TIER portable
+#include "vec_portable.h"
+
+#include "tier_table.h"
+
+namespace headrace {
+
+const Tier *portable_tier() {
+  static const Tier tier = portable::table("portable");
+  return &tier;
+}
+
+}  // namespace headrace

@@ -1,0 +1,162 @@
+// Sixteen lanes. Needs AVX-512 F, BW, DQ and VL.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "inline.h"
+
+namespace headrace::HEADRACE_TIER {
+
+constexpr int W = 16;
+constexpr int ROWS = 4;
+constexpr int TOKENS = 4;
+
+using F32 = __m512;
+using U32 = __m512i;
+using Words = __m256i;  // a 16-bit number for each lane
+
+HR_INLINE F32 zero() { return _mm512_setzero_ps(); }
+HR_INLINE U32 zero_u32() { return _mm512_setzero_si512(); }
+HR_INLINE F32 broadcast(float v) { return _mm512_set1_ps(v); }
+HR_INLINE F32 load_f32(const float *p) { return _mm512_loadu_ps(p); }
+HR_INLINE void store_f32(float *p, F32 v) { _mm512_storeu_ps(p, v); }
+HR_INLINE F32 add(F32 a, F32 b) { return _mm512_add_ps(a, b); }
+HR_INLINE F32 sub(F32 a, F32 b) { return _mm512_sub_ps(a, b); }
+HR_INLINE F32 mul(F32 a, F32 b) { return _mm512_mul_ps(a, b); }
+HR_INLINE F32 div(F32 a, F32 b) { return _mm512_div_ps(a, b); }
+HR_INLINE F32 min(F32 a, F32 b) { return _mm512_min_ps(a, b); }
+HR_INLINE F32 max(F32 a, F32 b) { return _mm512_max_ps(a, b); }
+HR_INLINE F32 fma(F32 a, F32 b, F32 c) { return _mm512_fmadd_ps(a, b, c); }
+HR_INLINE F32 nearest(F32 v) { return _mm512_roundscale_ps(v, 8); }
+HR_INLINE F32 times_power_of_two(F32 v, F32 n) { return _mm512_scalef_ps(v, n); }
+HR_INLINE U32 add_u32(U32 a, U32 b) { return _mm512_add_epi32(a, b); }
+HR_INLINE uint64_t reduce_u32(U32 v) {
+  return static_cast<uint32_t>(_mm512_reduce_add_epi32(v));
+}
+
+HR_INLINE float reduce(F32 v) {
+  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+  __m128 s = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+// The first `bytes` of a vector, zeros behind; none, if `bytes` is negative.
+HR_INLINE uint64_t first_bits(int bytes) {
+  return bytes <= 0 ? 0 : bytes >= 64 ? ~0ull : (1ull << bytes) - 1;
+}
+
+template <bool full>
+HR_INLINE F32 load_floats(const uint8_t *p, int count) {
+  if constexpr (full) return _mm512_loadu_ps(p);
+  return _mm512_maskz_loadu_ps(static_cast<__mmask16>(first_bits(count)), p);
+}
+template <bool full>
+HR_INLINE U32 load_u32(const uint8_t *p, int bytes) {
+  if constexpr (full) return _mm512_loadu_si512(p);
+  return _mm512_maskz_loadu_epi8(first_bits(bytes), p);
+}
+template <bool full>
+HR_INLINE Words load_words(const uint8_t *p, int bytes) {
+  if constexpr (full) return _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p));
+  return _mm256_maskz_loadu_epi8(static_cast<__mmask32>(first_bits(bytes)), p);
+}
+
+template <int n>
+HR_INLINE U32 shift_right(U32 v) {
+  return _mm512_srli_epi32(v, n);
+}
+HR_INLINE Words high_bytes_from_low(Words v) { return _mm256_slli_epi16(v, 8); }
+
+HR_INLINE F32 bf16_even(U32 v) { return _mm512_castsi512_ps(_mm512_slli_epi32(v, 16)); }
+HR_INLINE F32 bf16_odd(U32 v) {
+  return _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(-65536)));
+}
+HR_INLINE F32 f16(Words v) { return _mm512_cvtph_ps(v); }
+
+// e4m3 in the high byte of each word, over 256: that is what its bits mean as float16, subnormals
+// included, which cost nothing there. Only its NaN would be a number.
+template <bool may_be_nan>
+HR_INLINE F32 e4m3_over_256(Words v) {
+  const __m256i bits = _mm256_and_si256(_mm256_srai_epi16(v, 1), _mm256_set1_epi16(-16512));
+  if constexpr (!may_be_nan) return _mm512_cvtph_ps(bits);
+  const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi16(0x3F80));
+  const __m256i nan = _mm256_cmpeq_epi16(magnitude, _mm256_set1_epi16(0x3F80));
+  return _mm512_cvtph_ps(_mm256_or_si256(bits, nan));
+}
+
+template <bool full>
+HR_INLINE bool any_e4m3_nan(const uint8_t *p, int bytes) {
+  const __m512i seven = _mm512_set1_epi8(0x7F);
+  const __m512i v = _mm512_and_si512(load_u32<full>(p, bytes), seven);
+  return _mm512_cmpeq_epi8_mask(v, seven) != 0;
+}
+
+// Byte i in the high half of the words of lanes 2i and 2i + 1.
+template <bool full>
+HR_INLINE Words spread_two(const uint8_t *p, int bytes) {
+  __m128i raw;
+  if constexpr (full)
+    raw = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(p));
+  else
+    raw = _mm_maskz_loadu_epi8(static_cast<__mmask16>(first_bits(bytes)), p);
+  const __m256i order = _mm256_setr_epi8(-1, 0, -1, 0, -1, 1, -1, 1, -1, 2, -1, 2, -1, 3, -1, 3,
+                                         -1, 4, -1, 4, -1, 5, -1, 5, -1, 6, -1, 6, -1, 7, -1, 7);
+  return _mm256_shuffle_epi8(_mm256_broadcastq_epi64(raw), order);
+}
+
+// The low four bits of each lane as e2m1. The permutation looks at no other bits.
+HR_INLINE F32 e2m1(U32 codes) {
+  const F32 table = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f,
+                                   -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
+  return _mm512_permutexvar_ps(codes, table);
+}
+
+// A power of two for each four lanes. Code 0 is a float32 subnormal, 255 is NaN.
+template <bool full>
+HR_INLINE F32 e8m0_for_four(const uint8_t *p, int bytes) {
+  int32_t raw = 0;
+  if constexpr (full)
+    std::memcpy(&raw, p, 4);
+  else
+    for (int i = 0; i < bytes; ++i) raw |= p[i] << 8 * i;
+  const __m512i place = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+  const __m128i four = _mm_cvtepu8_epi32(_mm_cvtsi32_si128(raw));
+  const __m512i codes = _mm512_permutexvar_epi32(place, _mm512_castsi128_si512(four));
+  const __m512i half = _mm512_set1_epi32(0x00400000);
+  const __m512i bits = _mm512_max_epi32(_mm512_slli_epi32(codes, 23), half);
+  const __mmask16 nan = _mm512_cmpeq_epi32_mask(codes, _mm512_set1_epi32(255));
+  return _mm512_castsi512_ps(_mm512_mask_or_epi32(bits, nan, bits, half));
+}
+
+HR_INLINE float half(const uint8_t *p) {
+  uint16_t bits;
+  std::memcpy(&bits, p, 2);
+  return _cvtsh_ss(bits);
+}
+HR_INLINE U32 widen(const uint8_t *p) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
+}
+HR_INLINE U32 widen_signed(const uint8_t *p) {
+  return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
+}
+HR_INLINE F32 to_f32(U32 v) { return _mm512_cvtepi32_ps(v); }
+HR_INLINE U32 and_u32(U32 v, int mask) { return _mm512_and_si512(v, _mm512_set1_epi32(mask)); }
+HR_INLINE U32 or_u32(U32 a, U32 b) { return _mm512_or_si512(a, b); }
+HR_INLINE U32 shift_left_four(U32 v) { return _mm512_slli_epi32(v, 4); }
+
+// The low four bits of each lane, and the same less eight. One permutation, which looks at no other
+// bits, instead of a mask, a conversion and a subtraction.
+HR_INLINE F32 nibble(U32 codes) {
+  return _mm512_permutexvar_ps(codes, _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13,
+                                                     14, 15));
+}
+HR_INLINE F32 nibble_less_eight(U32 codes) {
+  return _mm512_permutexvar_ps(codes, _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4,
+                                                     5, 6, 7));
+}
+
+}  // namespace headrace::HEADRACE_TIER

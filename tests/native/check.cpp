@@ -1,0 +1,177 @@
+// Drives the C interface on heap blocks of exactly the right size, so that a sanitizer sees every
+// byte too far and every race. Compares batches, threads and instruction sets with each other.
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "../../engine/native/source/headrace_native.h"
+
+namespace {
+
+std::mt19937 random_bits(7);
+
+// Memory that ends where the last byte does.
+struct Bytes {
+  explicit Bytes(size_t size) : data(static_cast<uint8_t *>(std::malloc(size ? size : 1))) {
+    for (size_t i = 0; i < size; ++i) data[i] = static_cast<uint8_t>(random_bits() % 0x70);
+  }
+  ~Bytes() { std::free(data); }
+  Bytes(const Bytes &) = delete;
+  float *floats() { return reinterpret_cast<float *>(data); }
+  uint8_t *data;
+};
+
+void fill(float *values, size_t count) {
+  std::normal_distribution<float> normal;
+  for (size_t i = 0; i < count; ++i) values[i] = normal(random_bits);
+}
+
+void require(bool condition, const char *what) {
+  if (condition) return;
+  std::fprintf(stderr, "failed: %s\n", what);
+  std::exit(1);
+}
+
+struct Shape {
+  int32_t format;
+  size_t row_bytes, scale_bytes;
+};
+
+constexpr int32_t FORMATS = 11;
+
+size_t group(int32_t format) { return format < 4 ? 1 : format == 4 ? 16 : format < 9 ? 32 : 256; }
+
+Shape shape(int32_t format, size_t rows, size_t columns) {
+  switch (format) {
+    case 0:
+      return {0, columns * 4, 0};
+    case 3:
+      return {3, columns, (rows + 127) / 128 * ((columns + 127) / 128) * 4};
+    case 4:
+      return {4, columns / 2, rows * columns / 16};
+    case 5:
+      return {5, columns / 2, rows * columns / 32};
+    case 6:
+      return {6, columns / 32 * 34, 0};
+    case 7:
+      return {7, columns / 32 * 18, 0};
+    case 8:
+      return {8, columns / 32 * 20, 0};
+    case 9:
+      return {9, columns / 256 * 144, 0};
+    case 10:
+      return {10, columns / 256 * 210, 0};
+    default:
+      return {format, columns * 2, 0};
+  }
+}
+
+void products(int32_t format, size_t rows, size_t columns, size_t tokens) {
+  const Shape s = shape(format, rows, columns);
+  Bytes weight(rows * s.row_bytes), scale(s.scale_bytes), global(4);
+  if (format == 0) fill(weight.floats(), rows * columns);
+  if (format == 3) fill(scale.floats(), s.scale_bytes / 4);
+  global.floats()[0] = 0.5f;
+  Bytes x(tokens * columns * 4), bias(rows * 4), y(tokens * rows * 4), one(rows * 4);
+  fill(x.floats(), tokens * columns);
+  fill(bias.floats(), rows);
+  const auto call = [&](const float *from, size_t count, float *to) {
+    return headrace_linear(format, static_cast<int64_t>(rows), static_cast<int64_t>(columns),
+                           weight.data, scale.data, global.data, from, 0,
+                           static_cast<int64_t>(count), bias.floats(), to);
+  };
+  require(call(x.floats(), tokens, y.floats()) == 0, "a product");
+  for (size_t t = 0; t < tokens; t += 5) {
+    require(call(x.floats() + t * columns, 1, one.floats()) == 0, "a row");
+    require(!std::memcmp(one.data, y.floats() + t * rows, rows * 4), "a row equals its batch");
+  }
+  Bytes plain(rows * columns * 4);
+  require(headrace_decode(format, static_cast<int64_t>(rows), static_cast<int64_t>(columns),
+                          weight.data, scale.data, global.data, 0, static_cast<int64_t>(rows),
+                          plain.floats()) == 0,
+          "decoding");
+}
+
+void layer_step(int32_t format, size_t hidden, size_t inner, size_t tokens, size_t width) {
+  const Shape up = shape(format, inner, hidden), down = shape(format, hidden, inner);
+  headrace_expert_layout l{};
+  l.hidden = static_cast<int64_t>(hidden);
+  l.intermediate = static_cast<int64_t>(inner);
+  l.gate_up_format = l.down_format = format;
+  size_t end = 0;
+  const auto part = [&end](size_t bytes) {
+    const size_t at = (end + 15) / 16 * 16;
+    end = at + bytes;
+    return static_cast<int64_t>(at);
+  };
+  l.gate_up_weight = part(2 * inner * up.row_bytes);
+  l.gate_up_scale = up.scale_bytes ? part(2 * up.scale_bytes) : -1;
+  l.down_weight = part(hidden * down.row_bytes);
+  l.down_scale = down.scale_bytes ? part(down.scale_bytes) : -1;
+  l.gate_up_scale_2 = format == 4 ? part(8) : -1;
+  l.down_scale_2 = format == 4 ? part(4) : -1;
+  l.stride = static_cast<int64_t>((end + 63) / 64 * 64);
+  constexpr size_t EXPERTS = 4;
+  Bytes bank(static_cast<size_t>(l.stride) * (EXPERTS - 1) + end);
+  Bytes x(tokens * hidden * 4), rows(tokens * width * hidden * 4), again(tokens * width * hidden * 4);
+  fill(x.floats(), tokens * hidden);
+  std::memset(rows.data, 0, tokens * width * hidden * 4);
+  std::memset(again.data, 0, tokens * width * hidden * 4);
+  std::vector<int64_t> slots(tokens * width);
+  for (int64_t &slot : slots) slot = static_cast<int64_t>(random_bits() % (EXPERTS + 1)) - 1;
+  for (int threads : {1, 3}) {
+    headrace_set_threads(threads);
+    float *out = threads == 1 ? rows.floats() : again.floats();
+    require(headrace_moe_rows(&l, bank.data, EXPERTS, x.data, 0, static_cast<int64_t>(tokens),
+                              static_cast<int64_t>(width), slots.data(), threads % 3, out) == 0 ||
+                tokens == 0,
+            "a layer step");
+  }
+  headrace_set_threads(1);
+}
+
+}  // namespace
+
+int main() {
+  require(headrace_abi() == HEADRACE_NATIVE_ABI, "the interface's version");
+  for (int32_t tier = 0; tier < headrace_tiers(); ++tier) {
+    if (!headrace_tier_usable(tier)) continue;
+    require(headrace_set_tier(tier) == tier, "choosing an instruction set");
+    for (int32_t format = 0; format < FORMATS; ++format)
+      for (int threads : {1, 3}) {
+        headrace_set_threads(threads);
+        for (size_t columns : {16, 48, 64, 128, 144, 256, 576, 768, 1040})
+          if (columns % group(format) == 0)
+            for (size_t tokens : {1, 3, 4, 16, 19}) products(format, 37, columns, tokens);
+        if (group(format) == 1)
+          for (size_t columns : {1, 7, 33, 129, 255}) products(format, 131, columns, 6);
+        products(format, 300, 512, 40);
+      }
+    for (int32_t format = 0; format < FORMATS; ++format) {
+      layer_step(format, 256, 256, 1, 2);
+      if (group(format) > 32) continue;
+      layer_step(format, 576, 64, 70, 3);
+      layer_step(format, 160, 288, 9, 4);
+    }
+    std::printf("%s is in order\n", headrace_tier_name(tier));
+  }
+  // Callers of several threads, while the pool changes its size.
+  headrace_set_threads(3);
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 3; ++i)
+    callers.emplace_back([i] {
+      std::vector<float> w(200 * 256, 0.5f), x(256, 1.0f), y(200);
+      for (int round = 0; round < 200; ++round) {
+        if (round % 50 == 49) headrace_set_threads(1 + (round + i) % 4);
+        headrace_linear(0, 200, 256, w.data(), nullptr, nullptr, x.data(), 0, 1, nullptr, y.data());
+        if (y[199] != 128.0f) std::exit(2);
+      }
+    });
+  for (std::thread &caller : callers) caller.join();
+  headrace_set_threads(1);
+  return 0;
+}

@@ -1,0 +1,161 @@
+"""Finding, loading and refusing the library; its threads."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from engine.kernels.linear import linear
+from engine.kernels.moe import moe_combine, moe_expert_rows
+from engine.native import library as module
+from engine.native.library import Library, NativeError, library
+from tests.experts.checkpoint_experts import store
+from tests.project.checkout import ROOT
+
+
+@pytest.fixture
+def afresh() -> object:
+    """The module forgets what it found, before and after."""
+    library.cache_clear()
+    yield
+    library.cache_clear()
+
+
+def test_the_kernels_answer_on_the_cpu(native: Library) -> None:
+    for operation in (linear, moe_combine, moe_expert_rows):
+        assert operation.kernel("cpu") is not operation.reference
+        assert operation.kernel("cuda") is operation.reference
+
+
+def test_what_is_missing_is_said_once_with_the_remedy(
+    afresh: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(module, "FOLDER", tmp_path)
+    with caplog.at_level(logging.WARNING):
+        assert library() is None
+        assert library() is None
+    (record,) = caplog.records
+    assert "have not been built" in record.getMessage()
+    assert "python3 dev.py setup" in record.getMessage()
+
+
+def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / f"headrace_native{module.SUFFIX}"
+    path.write_bytes(b"not a library")
+    with pytest.raises(NativeError, match="does not load"):
+        Library(path)
+
+
+def test_another_interface_is_refused(native: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ABI", module.ABI + 1)
+    with pytest.raises(NativeError, match=f"interface {module.ABI - 1}, .* needs {module.ABI}"):
+        Library(module.FOLDER / f"headrace_native{module.SUFFIX}")
+
+
+def test_the_header_and_the_loader_name_one_interface() -> None:
+    header = (ROOT / "engine/native/source/headrace_native.h").read_text(encoding="utf-8")
+    assert f"#define HEADRACE_NATIVE_ABI {module.ABI}\n" in header
+    for name in module._SIGNATURES:
+        assert f" {name}(" in header or f"*{name}(" in header
+
+
+def test_the_instruction_set_can_be_capped(
+    afresh: None, native: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_DEBUG_ISA", "portable")
+    capped = library()
+    assert capped is not None
+    assert capped.tier == "portable"
+    native.set_tier(native.tiers[-1])
+    with pytest.raises(NativeError, match="no instruction set 'sse9' here; there are portable"):
+        native.set_tier("sse9")
+
+
+def test_a_run_without_the_library_gives_the_same_answer(native: Library) -> None:
+    code = (
+        "import torch; from engine.kernels.linear import linear;"
+        "from engine.formats.weight import StoredWeight; torch.manual_seed(0);"
+        "w = StoredWeight('float32', (4, 8), {'weight': torch.randn(4, 8)});"
+        "print(linear.kernel('cpu') is linear.reference);"
+        "print(linear(torch.ones(1, 8), w, None).tolist())"
+    )
+    answers = []
+    for setting in ("0", "1"):
+        environment = os.environ | {"HEADRACE_DEBUG_NATIVE": setting}
+        outcome = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        answers.append(outcome.stdout.splitlines())
+    assert [answer[0] for answer in answers] == ["True", "False"]
+    first, second = (torch.tensor(eval(answer[1])) for answer in answers)
+    assert torch.allclose(first, second, rtol=1e-6)
+
+
+def test_bad_calls_return_a_status(native: Library) -> None:
+    words = torch.zeros(64)
+    at = words.data_ptr()
+    assert native.linear(99, 4, 4, at, None, None, at, 0, 1, None, at) == module.BAD_ARGUMENT
+    assert native.linear(4, 4, 24, at, at, at, at, 0, 1, None, at) == module.BAD_ARGUMENT
+    assert native.linear(3, 4, 4, at, None, None, at, 0, 1, None, at) == module.BAD_ARGUMENT
+    assert native.linear(0, 4, 4, at, None, None, at, 7, 1, None, at) == module.BAD_ARGUMENT
+    assert native.decode(0, 4, 4, at, None, None, 3, 2, at) == module.BAD_ARGUMENT
+
+
+def test_threads_come_and_go_and_sleep_when_idle(native: Library) -> None:
+    weight = store(torch.randn(2000, 512), "bfloat16")
+    x = torch.randn(3, 512)
+    torch.set_num_threads(1)
+    expected = linear(x, weight, None)
+    process = psutil.Process()
+    for threads in (4, 2, 3, 1, 4):
+        torch.set_num_threads(threads)
+        for _ in range(50):
+            assert torch.equal(linear(x, weight, None), expected)
+    time.sleep(0.2)
+    before = sum(process.cpu_times()[:2])
+    time.sleep(1.0)
+    assert sum(process.cpu_times()[:2]) - before < 0.05
+
+
+def test_two_callers_take_turns(native: Library) -> None:
+    weight = store(torch.randn(700, 512), "nvfp4")
+    x = torch.randn(2, 512)
+    torch.set_num_threads(2)
+    expected = linear(x, weight, None)
+    wrong = []
+
+    def call() -> None:
+        torch.set_num_threads(2)
+        wrong.extend(1 for _ in range(100) if not torch.equal(linear(x, weight, None), expected))
+
+    callers = [threading.Thread(target=call) for _ in range(3)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert wrong == []
+
+
+def test_reading_sees_every_byte(native: Library) -> None:
+    data = torch.zeros(3_000_017, dtype=torch.uint8)
+    assert native.read(data.data_ptr(), data.numel()) == 0
+    for place in (0, 1_500_000, data.numel() - 1):
+        data[place] = 1
+    assert native.read(data.data_ptr(), data.numel()) != 0

@@ -1,0 +1,99 @@
+"""When the set-up compiles the native library, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from installers import native
+from tests.project.checkout import ROOT
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A library of one file whose compilation makes an empty file."""
+    folder = tmp_path / "Zwei Wörter"
+    (folder / "source").mkdir(parents=True)
+    (folder / "CMakeLists.txt").write_text("project(x)\n")
+    (folder / "source" / "a.cpp").write_text("int a;\n")
+
+    def compile_with(cmake: str) -> str:
+        native.BUILD.mkdir(exist_ok=True)
+        (native.BUILD / native.NAME).touch()
+        return ""
+
+    monkeypatch.setattr(native, "SOURCE", folder)
+    monkeypatch.setattr(native, "BUILD", folder / "_build")
+    monkeypatch.setattr(native, "compiler_name", lambda: "c++ 12")
+    monkeypatch.setattr(native, "compile_with", compile_with)
+    return folder
+
+
+def unwanted() -> NoReturn:
+    raise AssertionError("CMake is not needed")
+
+
+def test_it_is_compiled_once_and_again_when_a_source_changes(
+    sources: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    native.build_native(lambda: "cmake")
+    assert "compiled" in capsys.readouterr().out
+    native.build_native(unwanted)
+    assert capsys.readouterr().out == ""
+    (sources / "source" / "a.cpp").write_text("int b;\n")
+    native.build_native(lambda: "cmake")
+    assert "compiled" in capsys.readouterr().out
+    (native.BUILD / native.NAME).unlink()
+    native.build_native(lambda: "cmake")
+    assert (native.BUILD / native.NAME).exists()
+
+
+def test_a_missing_compiler_is_named_once_and_found_later(
+    sources: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as context:
+        context.setattr(native, "compiler_name", lambda: "")
+        native.build_native(unwanted)
+        assert "no C++ compiler" in capsys.readouterr().out
+        native.build_native(unwanted)
+        assert capsys.readouterr().out == ""
+    native.build_native(lambda: "cmake")
+    assert (native.BUILD / native.NAME).exists()
+
+
+def test_a_failure_is_told_and_not_repeated_for_the_same_sources(
+    sources: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(native, "compile_with", lambda cmake: "a.cpp:1: error")
+    native.build_native(lambda: "cmake")
+    told = capsys.readouterr().out
+    assert "a.cpp:1: error" in told
+    assert "PyTorch's operations" in told
+    native.build_native(unwanted)
+    assert capsys.readouterr().out == ""
+    monkeypatch.setattr(native, "compiler_name", lambda: "c++ 13")
+    native.build_native(lambda: "cmake")
+    assert "a.cpp:1: error" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell script stands for CMake")
+def test_the_end_of_cmake_s_own_words_is_what_went_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "BUILD", tmp_path / "_build")
+    cmake = tmp_path / "cmake"
+    cmake.write_text('#!/bin/sh\necho "no such compiler" >&2\nexit 1\n')
+    cmake.chmod(0o755)
+    assert native.compile_with(str(cmake)) == "no such compiler"
+    cmake.write_text("#!/bin/sh\nexit 0\n")
+    assert native.NAME in native.compile_with(str(cmake))
+    assert native.compile_with(str(tmp_path / "absent")) != ""
+
+
+def test_the_loader_looks_where_the_set_up_builds() -> None:
+    text = (ROOT / "engine" / "native" / "library.py").read_text(encoding="utf-8")
+    assert '"_build"' in text
+    assert native.BUILD == ROOT / "engine" / "native" / "_build"
