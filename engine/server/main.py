@@ -154,9 +154,12 @@ class _Run:
 
         Otherwise it would refuse every request for ever and nobody would be told.
         """
-        await self._service.link.wait_failed()
+        failure = await self._service.link.wait_failed()
         if not self._ownership.owner_pid:
             self._end("the model was given up")
+        else:
+            # The owner shows this log; without one the program's last line says the same.
+            log.error("the model was given up: %s %s", failure.message, failure.hint)
 
     def _end(self, reason: str) -> None:
         if not self._ending.is_set():

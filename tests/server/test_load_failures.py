@@ -130,6 +130,19 @@ def test_under_an_owner_the_reason_is_at_health(model: Path, tmp_path: Path) -> 
         wait_for(lambda: len(server.family()) == 1, 10, "without a runtime")
 
 
+def test_under_an_owner_the_reason_is_in_the_log(model: Path, tmp_path: Path) -> None:
+    """The app's page Logs shows what the server prints."""
+    (model / "tokenizer.json").unlink()
+    me = str(psutil.Process().pid)
+    arguments = ("serve", "--model", str(model), "--port", "0", "--owner-pid", me)
+    process = headrace(*arguments, HEADRACE_HOME=str(tmp_path))
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.readline().startswith("Headrace listens on")
+    assert "tokenizer.json is missing" in process.stderr.readline()
+    process.terminate()
+    process.communicate(timeout=20)
+
+
 def test_no_such_model(tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
     for verb in ("serve", "chat"):
