@@ -309,7 +309,11 @@ def test_a_folder_with_an_umlaut_is_found_in_any_locale(checkout: Path) -> None:
     if os.name == "nt":
         plain |= {"SYSTEMROOT": os.environ["SYSTEMROOT"]}
     done = subprocess.run(
-        [sys.executable, "-c", program, str(site)], env=plain, capture_output=True, text=True
+        # Without this machine's own site-packages, whose .pth files are not under test.
+        [sys.executable, "-S", "-c", program, str(site)],
+        env=plain,
+        capture_output=True,
+        text=True,
     )
     assert (done.stdout.strip(), done.stderr) == (ascii(str(checkout)), "")
 
