@@ -93,7 +93,7 @@ def machine(device: Device) -> Machine:
         ram_bytes=psutil.virtual_memory().total,
         emulated=device.kind == "sim",
         torch=str(torch.__version__),
-        system=platform.platform(),
+        system=f"{platform.system()} {platform.machine()}",
     )
 
 
