@@ -44,9 +44,6 @@ from tests.runtime.driving import driver, options, prompt
 
 PATIENCE = 60.0
 
-ENDS_S = 5.0
-"""Under 1 s where the machine is free; 1.6 s were seen on an overloaded one."""
-
 
 class Child:
     """The runtime as the server sees it."""
@@ -269,7 +266,7 @@ def test_it_ends_with_the_pipe_when_idle(start: Start, dense_model: Path) -> Non
     child = start()
     child.send(configure(dense_model))
     child.wait_for(is_ready)
-    assert child.close_pipe() < ENDS_S
+    assert child.close_pipe() < 1.0
     assert child.end() == 0
 
 
@@ -279,7 +276,7 @@ def test_it_ends_with_the_pipe_in_the_middle_of_a_step(start: Start, dense_model
     child.wait_for(is_ready)
     child.send(request(1))
     child.wait_for(lambda event: isinstance(event, StepStarted))
-    assert child.close_pipe() < ENDS_S
+    assert child.close_pipe() < 1.0
 
 
 def wrapped(patch: str) -> list[str]:
@@ -295,7 +292,7 @@ def test_it_ends_with_the_pipe_while_it_loads(start: Start, dense_model: Path) -
     child = start(wrapped(slow))
     child.send(configure(dense_model))
     child.wait_for(lambda event: isinstance(event, Progress))
-    assert child.close_pipe() < ENDS_S
+    assert child.close_pipe() < 1.0
 
 
 def test_stray_prints_go_to_the_log(start: Start, dense_model: Path) -> None:
