@@ -24,7 +24,6 @@ from app.core.supervisor import Phase
 from app.ui import chat_session, window
 from app.ui.application import Headrace
 from app.ui.widgets.message_view import AssistantMessage
-from engine import paths
 from tests.app.conftest import Opener, alive, close_app, ready, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -254,7 +253,6 @@ def test_a_server_started_by_hand_is_used_and_left(
         by_hand.wait(20)
 
 
-@pytest.mark.skipif(not paths.demo_model().exists(), reason="a wheel comes without the demo model")
 def test_the_demo_model_answers(
     open_app: Opener, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,12 +6,15 @@ import pytest
 import torch
 
 from engine.native.library import Library, library
+from installers.native import compiler_name
 
 
 @pytest.fixture(scope="session")
 def built() -> Library:
     found = library()
     if found is None:
+        if compiler_name():
+            pytest.fail("a compiler is here and the library is not: python3 dev.py setup failed")
         pytest.skip("the native library is not built here: no C++ compiler")
     return found
 

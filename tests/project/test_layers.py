@@ -169,5 +169,5 @@ def test_engine_and_core_load_without_qt() -> None:
 
 def test_the_app_loads_with_its_own_dependencies_only() -> None:
     """The installed app has no engine environment: neither torch nor the server's libraries."""
-    heavy = "torch,triton,transformers,numpy,fastapi,uvicorn,safetensors,tokenizers"
+    heavy = "torch,triton,transformers,numpy,starlette,jinja2,uvicorn,safetensors,tokenizers"
     import_all_without(heavy, within(("app",)))
