@@ -1,8 +1,8 @@
 """The environment `.venv` of a checkout: made once, redone after an interruption.
 
 A record in it says what it was made from (locked versions, Python, place, CPU or CUDA). Where that
-is still so, a start costs a few milliseconds; where it is not, the environment is brought up to
-date. Standard library only.
+is still so, a start only reads the record; where it is not, the environment is brought up to date.
+Standard library only.
 """
 
 from __future__ import annotations

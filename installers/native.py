@@ -1,7 +1,7 @@
 """Compiles the engine's native library, where there is a C++ compiler. Standard library only.
 
 A record beside the library says which sources it was built from; where that is still so, a start
-costs a millisecond. Without a compiler, or with one that fails, the engine runs all the same: it
+only reads them. Without a compiler, or with one that fails, the engine runs all the same: it
 computes with PyTorch's operations and says so in its log.
 """
 
@@ -24,7 +24,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "engine" / "native"
 BUILD = SOURCE / "_build"
 NAME = "headrace_native" + {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 JOBS = 8
-"""Compilers at once; each takes about 300 MB."""
+"""Compilers at once, at most: each takes memory too."""
 
 
 def build_native(cmake: Callable[[], str]) -> None:

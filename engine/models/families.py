@@ -1,6 +1,6 @@
 """Which families there are, and what a model is before any weight is read. Torch-free.
 
-The server and the app describe a model with `describe(inspect_model(path))`, in milliseconds.
+The server and the app describe a model with `describe(inspect_model(path))`.
 """
 
 from __future__ import annotations

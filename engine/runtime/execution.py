@@ -61,7 +61,7 @@ class StepRunner:
         if not sampling:
             return outcomes
         good = []
-        # A NaN wins both searches. Eight rows of 150,000: 0.4 ms; isfinite of them all takes 3.7.
+        # A NaN wins both searches, and no tensor as large as the logits is made for them.
         sound = logits.amax(dim=-1).isfinite() & logits.amin(dim=-1).isfinite()
         for row, finite in enumerate(sound.tolist()):
             if finite:

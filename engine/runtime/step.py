@@ -13,8 +13,8 @@ from engine.scheduler.sequence import Plan, Sequence
 class BatchBuilder:
     """Makes batches, and keeps each sequence's page table on the device between steps.
 
-    A context of 100,000 tokens has 6,250 pages; making a tensor of that list for every token would
-    cost a third of a millisecond, and it changes once a page.
+    A context of 100,000 tokens has 6,250 pages: too long a list to make a tensor of for every
+    token, and it changes once a page.
     """
 
     def __init__(self, device: torch.device) -> None:

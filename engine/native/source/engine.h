@@ -61,8 +61,8 @@ int32_t moe_rows(Engine &engine, const headrace_expert_layout &layout, const uin
                  int64_t blobs, const void *x, int32_t x_type, int64_t tokens, int64_t routes,
                  const int64_t *slots, int32_t activation, float *rows);
 
-// How many threads so many multiplications are worth: waking one costs some microseconds, in which
-// another does about as many products as this.
+// How many threads so many multiplications are worth: waking one takes about as long as another
+// needs for this many.
 inline int threads_for(const Engine &engine, int64_t products) {
   constexpr int64_t WORTH = 1 << 17;
   const int64_t worth = products / WORTH;

@@ -25,9 +25,9 @@ HR_INLINE float finish(const typename F::Row &row, F32 sum) {
 
 // --- few tokens: weights go from memory through registers ----------------------------------------
 
-// How far ahead of the codes memory is asked for. The processor's own prefetching stops at every
-// page and stalls on rows of a kilobyte: NVFP4 went from 5.4 to 9.7 GB/s of the 14.6 that the same
-// busy core reads (one Xeon thread; 1024 / 2048 / 4096 / 8192 ahead gave 8.2 / 9.7 / 9.6 / 8.7).
+// How far ahead of the codes memory is asked for: the processor's own prefetching stops at every
+// page and stalls on rows of a kilobyte. Too near comes too late, too far is evicted again;
+// benchmarks/host.py shows what a change does.
 constexpr int64_t AHEAD = 3072;
 
 template <class F>
@@ -149,8 +149,7 @@ void many_tokens(const Matrix &m, int64_t first, int64_t row, const float *const
 }
 
 // Up to here tokens are served in fours and rows are decoded anew for each four, from the first
-// cache. NVFP4, one Xeon thread: 42 billion multiplications a second for 4 tokens; through scratch
-// it is 30 for 8, 40 for 16 and 49 for 64.
+// cache: the way through scratch has to pay for writing and reading it, which takes more tokens.
 constexpr int64_t FEW_TOKENS = 16;
 constexpr int64_t FEW_ROWS = 8;
 

@@ -10,8 +10,8 @@ namespace headrace {
 
 namespace {
 
-// About 20 microseconds on x86: longer than the gap between two regions of one layer, shorter than
-// anything that a person or another program would notice.
+// Meant to outlast the gap between two regions of one layer, and to be over before another program
+// would notice.
 constexpr int SPINS = 500;
 
 inline void relax() {

@@ -8,11 +8,9 @@
 namespace headrace {
 
 // out[t][r] = row first + r times x[t], for r < count. Activations are float32 and lie as `place`
-// says. There is no kernel for 16-bit activations: with AVX-512's instruction for pairs of bfloat16,
-// NVFP4 came to 10.1 GB/s where float32 gives 11.5, and products of bfloat16 weights with 64 tokens
-// to 37 where float32 gives 43 billion multiplications a second [one Xeon thread]: looking codes up
-// as 16-bit words takes two operations, and the instruction starts half as often as a fused
-// multiply-add. bfloat16 activations are widened, which is exact.
+// says. There is no kernel for 16-bit activations, since AVX-512's instruction for pairs of bfloat16
+// gains nothing: looking codes up as 16-bit words takes two operations, and the instruction starts
+// half as often as a fused multiply-add. bfloat16 activations are widened, which is exact.
 using Product = void (*)(const Matrix &, int64_t first, int64_t count, const float *const *x,
                          int64_t tokens, float *const *out, void *scratch);
 using Decode = void (*)(const Matrix &, int64_t row, float *out);
