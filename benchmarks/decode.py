@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from engine.runtime.bench import run_decode
+from engine.cli import main
 
 if __name__ == "__main__":
-    sys.exit(run_decode(sys.argv[1:]))
+    sys.exit(main(["bench", "decode", *sys.argv[1:]]))
