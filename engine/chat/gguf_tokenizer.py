@@ -14,6 +14,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from engine.errors import ModelFilesError, UnsupportedModel
+from engine.formats.model_files import open_gguf
 
 _CONTROL, _USER_DEFINED = 3, 4
 
@@ -41,12 +42,7 @@ _PRE_TOKENIZERS = {
 
 def read_metadata(path: Path) -> dict[str, Any]:
     """A GGUF file's metadata. Raises ModelFilesError naming the file."""
-    from engine.formats.gguf import GgufError, GgufFile  # numpy only where a GGUF file is read
-
-    try:
-        return GgufFile(path).metadata
-    except (GgufError, OSError) as error:
-        raise ModelFilesError(f"{error}.", hint="Fetch the file again.") from error
+    return open_gguf(path).metadata
 
 
 def gguf_tokenizer(path: Path, metadata: dict[str, Any]) -> tokenizers.Tokenizer:

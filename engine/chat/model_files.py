@@ -5,6 +5,7 @@ Completeness of the weights is checked by whoever loads them (engine.formats.mod
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from engine import paths
 from engine.errors import ModelNotFound
 from engine.formats import config_fields, gguf_parts, hub_layout
+from engine.formats.file_checks import is_there, looking_at
 
 DEMO = "demo"
 
@@ -39,7 +41,12 @@ def locate(model: str) -> ModelPlace:
     if model == DEMO:
         return ModelPlace(path=paths.demo_model().absolute(), name=DEMO)
     path = Path(model).expanduser().absolute()
-    if not path.exists():
+    with looking_at(path):
+        return _locate(model, path)
+
+
+def _locate(model: str, path: Path) -> ModelPlace:
+    if not is_there(path):
         raise ModelNotFound(
             f"The model {model!r} was not found: there is no such file or folder.",
             hint="Give a model's folder, a GGUF file, or `demo` for the bundled model.",
@@ -64,6 +71,6 @@ def read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
 
     Raises ModelFilesError naming the file when it is missing, unreadable or not a JSON object.
     """
-    if not required and not path.exists() and not path.is_symlink():
+    if not required and not os.path.lexists(path):
         return {}
-    return config_fields.read_json(hub_layout.require_file(path))
+    return config_fields.read_json(path)

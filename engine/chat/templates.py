@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from engine.chat.model_files import read_json
 from engine.chat.sandbox import BoundedEnvironment, LimitExceeded, TemplateRefusal
 from engine.chat.shields import SHIELDS, starts
 from engine.errors import InvalidRequest, ModelFilesError, UnsupportedModel
+from engine.formats.file_checks import require_file
 
 _RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 
@@ -40,13 +42,13 @@ def template_source(folder: Path, tokenizer_config: dict[str, Any]) -> TemplateS
     Raises ModelFilesError when a template file is unreadable or of the wrong type.
     """
     jinja = folder / "chat_template.jinja"
-    if jinja.exists():
+    if os.path.lexists(jinja):
         try:
-            return TemplateSource(jinja.read_text(encoding="utf-8"), str(jinja))
+            return TemplateSource(require_file(jinja).read_text(encoding="utf-8"), str(jinja))
         except (OSError, UnicodeDecodeError) as error:
             raise ModelFilesError(f"{jinja} cannot be read as UTF-8: {error}.") from error
     side = folder / "chat_template.json"
-    if side.exists():
+    if os.path.lexists(side):
         found = _choose(read_json(side).get("chat_template"), str(side))
         if found:
             return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 from collections.abc import Iterable
@@ -14,6 +15,7 @@ import tokenizers
 from engine.chat.model_files import ModelPlace
 from engine.chat.shields import Twin
 from engine.errors import ModelFilesError, UnsupportedModel
+from engine.formats.file_checks import require_file
 
 COUNT_PIECE = 1 << 16
 """Characters tokenised at a time while a long text is only being counted."""
@@ -113,7 +115,7 @@ def load_tokenizer(place: ModelPlace) -> Tokenizer:
     vocabulary of a kind this engine cannot read.
     """
     path = place.path / "tokenizer.json"
-    if not path.is_file():
+    if not os.path.lexists(path):
         others = [
             name for name in ("tokenizer.model", "tiktoken.model") if (place.path / name).exists()
         ]
@@ -122,9 +124,7 @@ def load_tokenizer(place: ModelPlace) -> Tokenizer:
                 f"{path} is missing; {others[0]} alone cannot be read.",
                 hint="Convert the tokenizer to tokenizer.json, or take a copy that has one.",
             )
-        raise ModelFilesError(
-            f"{path} is missing.", hint="The download is incomplete: fetch the file again."
-        )
+    require_file(path)
     try:
         inner = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain Exception with its parser's message

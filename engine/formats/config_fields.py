@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import ModelConfigError, ModelFilesError
+from engine.formats.file_checks import require_file, unreadable
 
 LARGEST_SIZE = 1 << 31
 """No size in a config is near this; a damaged one must not make anything that large."""
@@ -16,10 +17,11 @@ LARGEST_NUMBER = 3e38
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file. Raises ModelFilesError that names the file."""
+    require_file(path)
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise ModelFilesError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise unreadable(path, error) from error
     except UnicodeDecodeError as error:
         raise ModelFilesError(f"{path} is not UTF-8 text") from error
     try:

@@ -87,22 +87,3 @@ def unfinished_notes(folder: Path) -> tuple[str, ...]:
     dangling = sorted(p.name for p in folder.iterdir() if p.is_symlink() and not p.exists())
     left = [*unfinished(folder), *(f"{name} (a link to nothing)" for name in dangling)]
     return (f"unfinished downloads lie beside the model: {', '.join(left)}",) if left else ()
-
-
-def require_file(path: Path) -> Path:
-    """`path` if it is a readable file; else ModelFilesError that says in what way it is not."""
-    if path.is_file():
-        return path
-    if path.is_dir():
-        raise ModelFilesError(f"{path} is a folder where a file belongs")
-    if path.is_symlink():
-        raise ModelFilesError(
-            f"{path} is a link to {path.readlink()}, which is not there: the download is "
-            "unfinished",
-            hint="Fetch the model again.",
-        )
-    partial = unfinished(path.parent, path.name)
-    beside = f" ({', '.join(partial)} is there)" if partial else ""
-    raise ModelFilesError(
-        f"{path} is missing{beside}: the download is incomplete", hint="Fetch the model again."
-    )

@@ -6,6 +6,7 @@ both see the same errors, and both before a single tensor is placed.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from engine.errors import ModelFilesError, ModelNotFound, UnsupportedModel
 from engine.formats import gguf_parts, hub_layout
 from engine.formats.config_fields import Fields, read_json
+from engine.formats.file_checks import FETCH_AGAIN, is_there, looking_at, require_file, unreadable
 from engine.formats.quantisation import Quantisation, read_quantisation
 from engine.formats.safetensors_header import read_header
 from engine.formats.tensor_info import TensorInfo
@@ -75,11 +77,17 @@ def inspect_model(path: Path) -> ModelFiles:
 
     Raises ModelNotFound, ModelFilesError or UnsupportedModel; each names the file at fault.
     """
-    if not path.exists():
+    with looking_at(path):
+        return _inspect(path)
+
+
+def _inspect(path: Path) -> ModelFiles:
+    if not is_there(path):
         if path.is_symlink():
             raise ModelNotFound(f"{path} is a link to {path.readlink()}, which is not there")
         raise ModelNotFound(f"{path} does not exist")
-    if path.is_file():
+    if not path.is_dir():
+        require_file(path)
         if path.suffix.lower() != ".gguf":
             raise ModelNotFound(
                 f"{path} is not a model folder and not a .gguf file",
@@ -94,7 +102,7 @@ def inspect_model(path: Path) -> ModelFiles:
 
 def _model_folder(path: Path) -> Path:
     """The folder with config.json that `path` leads to, or the one .gguf model in it."""
-    if (path / CONFIG).is_file() or (path / CONFIG).is_symlink():
+    if os.path.lexists(path / CONFIG):
         return path
     if hub_layout.repository_name(path.name) and (path / "snapshots").is_dir():
         return _model_folder(hub_layout.snapshot_of(path))
@@ -134,18 +142,18 @@ def _first_present(entry: gguf_parts.GgufEntry) -> Path:
 
 def _optional_json(path: Path) -> dict[str, Any]:
     """The object in an optional file; a dangling link or a folder in its place is an error."""
-    if not path.exists() and not path.is_symlink():
+    if not os.path.lexists(path):
         return {}
-    return read_json(hub_layout.require_file(path))
+    return read_json(path)
 
 
 def _safetensors_files(folder: Path) -> ModelFiles:
-    config_file = hub_layout.require_file(folder / CONFIG)
+    config_file = folder / CONFIG
     config = read_json(config_file)
     files, index = _shards(folder)
     tensors: dict[str, TensorInfo] = {}
     for file in files:
-        hub_layout.require_file(file)
+        require_file(file)
     for file in files:
         for name, info in read_header(file).items():
             if name in tensors:
@@ -173,8 +181,8 @@ def _safetensors_files(folder: Path) -> ModelFiles:
 def _shards(folder: Path) -> tuple[tuple[Path, ...], dict[str, str]]:
     """The weight files, and which of them the index says holds each tensor."""
     index_file = folder / INDEX
-    if index_file.exists() or index_file.is_symlink():
-        fields = Fields(read_json(hub_layout.require_file(index_file)), str(index_file))
+    if os.path.lexists(index_file):
+        fields = Fields(read_json(index_file), str(index_file))
         weight_map = fields.child("weight_map").values
         for name, file in weight_map.items():
             # A name with a path in it could lead out of the model's folder.
@@ -184,11 +192,11 @@ def _shards(folder: Path) -> tuple[tuple[Path, ...], dict[str, str]]:
             raise ModelFilesError(f"{index_file} names no tensors")
         return tuple(folder / file for file in sorted(set(weight_map.values()))), weight_map
     single = folder / SINGLE
-    if single.exists() or single.is_symlink():
+    if os.path.lexists(single):
         return (single,), {}
     suffixes = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
     others = sorted(p.name for p in folder.iterdir() if p.suffix in suffixes)
-    hint = "Fetch the model again."
+    hint = FETCH_AGAIN
     if any(name.endswith(".gguf") for name in others):
         hint = "Point at the .gguf file itself."
     partial = hub_layout.unfinished(folder)
@@ -261,12 +269,13 @@ def open_gguf(path: Path) -> GgufFile:
     # Here, so that listing folders of safetensors needs no numpy.
     from engine.formats.gguf import GgufError, GgufFile
 
+    require_file(path)
     try:
         return GgufFile(path)
     except GgufError as error:
         raise ModelFilesError(str(error), hint="Fetch the file again.") from error
     except OSError as error:
-        raise ModelFilesError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise unreadable(path, error) from error
 
 
 def _projector(path: Path) -> UnsupportedModel:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import ModelFilesError
+from engine.formats.file_checks import begins_as_text, require_file, unreadable
 from engine.formats.tensor_info import TensorInfo
 
 MAX_HEADER_BYTES = 100_000_000
@@ -43,8 +44,7 @@ DTYPES: dict[str, tuple[str, int]] = {
 
 def read_header(path: Path) -> dict[str, TensorInfo]:
     """Every tensor of the file by name. Raises ModelFilesError that names file and tensor."""
-    if path.is_dir():
-        raise ModelFilesError(f"{path} is a folder, not a safetensors file")
+    require_file(path)
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -53,6 +53,12 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
                 problem = "is empty" if size == 0 else f"has only {size} bytes"
                 raise ModelFilesError(f"{path} {problem}", hint=INCOMPLETE)
             length = int.from_bytes(prefix, "little")
+            if length == 0:
+                raise ModelFilesError(f"{path} begins with zeros, not weights", hint=INCOMPLETE)
+            if length > MAX_HEADER_BYTES and (text := begins_as_text(prefix + file.read(100))):
+                raise ModelFilesError(
+                    f"{path} holds text instead of weights: {text!r}", hint="Fetch the file again."
+                )
             if length > min(size - 8, MAX_HEADER_BYTES):
                 raise ModelFilesError(
                     f"{path} is not a usable safetensors file: it claims a header of {length} "
@@ -61,7 +67,7 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
                 )
             raw = file.read(length)
     except OSError as error:
-        raise ModelFilesError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise unreadable(path, error) from error
     return _tensors(path, _parse(path, raw), 8 + length, size)
 
 
