@@ -389,7 +389,6 @@ class RuntimeLink:
 
         Not so where the model has run before: memory that is short now may be free in a moment.
         """
-        log.error("%s", event.error.message)
         if not self._ever_ready:
             self._set_failed(event.error)
         elif self._runtime is not None:
