@@ -14,18 +14,24 @@ from tests.parity.tiny import FAMILIES, prompt, random_model, save
 pytestmark = pytest.mark.gpu
 
 
+def _logits(runner: Runner, tokens: torch.Tensor) -> torch.Tensor:
+    """All but ten tokens in chunks, then one by one; float32 [T, vocab] on the CPU."""
+    sequence = Sequence(0)
+    prefill = runner.prefill(sequence, tokens[:-10], 64)
+    single = [runner.step((sequence, token))[0] for token in tokens[-10:].split(1)]
+    return torch.cat([prefill, *single]).cpu()
+
+
 @pytest.mark.parametrize("family", list(FAMILIES))
 def test_the_gpu_gives_the_cpu_s_logits(tmp_path: Path, family: str) -> None:
     folder = save(random_model(FAMILIES[family]()), tmp_path / "model")
     tokens = prompt(150)
-    expected = Runner(folder).prefill(Sequence(0), tokens, 64)
-    for dtype, tolerance in ((torch.float32, 1e-4), (torch.bfloat16, 0.15)):
-        runner = Runner(folder, "cuda", 0.4, dtype)
-        sequence = Sequence(0)
-        prefill = runner.prefill(sequence, tokens[:140], 64)
-        single = [runner.step((sequence, token))[0] for token in tokens[140:].split(1)]
-        logits = torch.cat([prefill, *single]).cpu()
-        assert relative_error(logits, expected) <= tolerance
+    expected = _logits(Runner(folder), tokens)
+    assert relative_error(_logits(Runner(folder, "cuda", 0.4), tokens), expected) <= 1e-4
+    # What rounding to bfloat16 costs depends on the model; the GPU adds nothing to it.
+    rounded = relative_error(_logits(Runner(folder, dtype=torch.bfloat16), tokens), expected)
+    logits = _logits(Runner(folder, "cuda", 0.4, torch.bfloat16), tokens)
+    assert relative_error(logits, expected) <= 1.05 * rounded
 
 
 @pytest.mark.parametrize("scheme", ["nvfp4", "fp8"])
