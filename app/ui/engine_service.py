@@ -105,7 +105,7 @@ class EngineService(QObject):
         """Take over the server that runs already, else start one."""
         if self.supervisor.running:
             return
-        record = server_record.running_server()
+        record = server_record.to_use(server_record.running_servers(), self._settings().port)
         self._record = record
         if record is not None:
             self._log_start = _log_size()
@@ -263,15 +263,11 @@ class EngineService(QObject):
     def _find_record(self) -> None:
         """The server that was spawned tells its address in its record once it listens."""
         if self._record is None and self._process is not None:
-            record = server_record.read()
-            # A launcher may stand between the spawned pid and the server's own, hence the owner.
-            if (
-                record is not None
-                and record.owner_pid == os.getpid()
-                and record.started >= self._spawned_at - processes.START_TOLERANCE_S
-                and server_record.is_running(record)
-            ):
-                self._record = record
+            earliest = self._spawned_at - processes.START_TOLERANCE_S
+            for record in server_record.running_servers():
+                # A launcher may stand between the spawned pid and the server's, hence the owner.
+                if record.owner_pid == os.getpid() and record.started >= earliest:
+                    self._record = record
         if self._record is not None and self._record.url != self._endpoint:
             self._endpoint = self._record.url
             self.endpoint_changed.emit(self._endpoint)

@@ -28,10 +28,8 @@ def found(stand_in: Callable[..., None]) -> Iterator[Found]:
     def start(owner: int) -> ServerRecord:
         command = [sys.executable, str(STAND_IN), "serve", "--owner-pid", str(owner)]
         started.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
-        wait_until(lambda: server_record.running_server() is not None, 20)
-        record = server_record.running_server()
-        assert record is not None
-        return record
+        wait_until(lambda: len(server_record.running_servers()) == len(started), 20)
+        return server_record.running_servers()[-1]
 
     yield start
     for process in started:
@@ -86,7 +84,46 @@ def test_a_server_whose_owner_lives_is_used_and_left(
     assert headrace.engine.view.phase is Phase.READY
     close_app(headrace, qtbot)
     assert alive(record.pid)
-    assert server_record.read() == record
+    assert server_record.running_servers() == [record]
+
+
+def test_an_orphan_is_taken_over_though_others_run(
+    open_app: Opener, found: Found, nobody: int, qtbot: QtBot
+) -> None:
+    """Servers that somebody starts before and after it neither hide it nor are taken for it."""
+    before, orphan, after = found(0), found(nobody), found(0)
+    headrace = use(open_app, qtbot)
+    qtbot.waitUntil(lambda: headrace.engine.view.adopted, timeout=10_000)
+    assert headrace.engine.server_pid == orphan.pid
+    close_app(headrace, qtbot)
+    wait_until(lambda: not alive(orphan.pid))
+    assert server_record.running_servers() == [before, after]
+
+
+def test_of_two_servers_the_one_at_the_port_of_the_settings_is_used(
+    open_app: Opener, found: Found, qtbot: QtBot
+) -> None:
+    _, known = found(0), found(0)
+    headrace = open_app(start_engine_at_launch=True, port=known.port)
+    ready(headrace, qtbot)
+    assert headrace.engine.server_pid == known.pid
+
+
+def test_an_own_server_is_kept_while_another_starts(
+    open_app: Opener, stand_in: Callable[..., None], qtbot: QtBot
+) -> None:
+    headrace = use(open_app, qtbot)
+    own = headrace.engine.server_pid
+    (record,) = server_record.running_servers()
+    command = [sys.executable, str(STAND_IN), "serve"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as by_hand:
+        wait_until(lambda: len(server_record.running_servers()) == 2, 20)
+        qtbot.wait(500)
+        assert headrace.engine.server_pid == own and headrace.engine.endpoint == record.url
+        close_app(headrace, qtbot)
+        wait_until(lambda: not alive(own))
+        assert by_hand.poll() is None
+        by_hand.kill()
 
 
 def test_an_orphan_that_refuses_at_first_is_adopted(
@@ -104,8 +141,7 @@ def test_an_orphan_that_refuses_at_first_is_adopted(
     qtbot.waitUntil(lambda: headrace.engine.view.adopted, timeout=10_000)
     assert headrace.engine.server_pid == record.pid
     assert headrace.window.dashboard.toggle.isEnabled()
-    now = server_record.read()
-    assert now is not None and now.owner_pid == os.getpid()
+    assert [now.owner_pid for now in server_record.running_servers()] == [os.getpid()]
     close_app(headrace, qtbot)
     wait_until(lambda: not alive(record.pid))
 
