@@ -185,7 +185,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the engine tells about itself. Additive only; units are in the names.
 
     `vram_*` are of the device that computes: real for cuda, emulated for sim, 0 for cpu, where the
-    same owners are under `ram_*`. Rates are over the last two seconds, counters since the start.
+    same owners are under `ram_*`. Rates are over the last two seconds. Counters are since the
+    start: as the runtime reports them since its own, as the server tells them since the server's.
     """
 
     # filled by the server

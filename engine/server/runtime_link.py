@@ -35,6 +35,7 @@ from engine.messages import (
     Submit,
 )
 from engine.options import EngineOptions
+from engine.server.counters import with_earlier
 from engine.server.runtime_process import COMMAND, RuntimeProcess
 
 log = logging.getLogger("headrace.link")
@@ -112,6 +113,8 @@ class RuntimeLink:
         self._step_timeout_s = step_timeout_s
         self._started_at = time.monotonic()
         self._stats = Stats()
+        self._earlier = Stats()
+        """Of the runtimes that have ended: their counters, as of their last report."""
         self._streams: dict[int, RequestStream] = {}
         self._cancelled: set[int] = set()
         self._numbers = itertools.count(1)
@@ -259,7 +262,7 @@ class RuntimeLink:
     def stats(self, model: str) -> Stats:
         """The runtime's latest report, with the server's part filled in."""
         return msgspec.structs.replace(
-            self._stats,
+            with_earlier(self._stats, self._earlier),
             state=self.state,
             model=model,
             server_uptime_s=time.monotonic() - self._started_at,
@@ -306,6 +309,7 @@ class RuntimeLink:
         """Run a runtime until it ends. Returns whether it had been ready, and how it ended."""
         self.ready = None
         self._step = None
+        self._earlier = with_earlier(self._stats, self._earlier)
         self._stats = Stats()
         self.progress = Progress(phase="starting")
         if self.state != "restarting":
@@ -412,6 +416,8 @@ class RuntimeLink:
                 return
 
     def _fail_live(self, record: ErrorRecord) -> None:
+        lost = Stats(requests_failed=len(self._streams))  # which no runtime counts any more
+        self._earlier = with_earlier(self._earlier, lost)
         for number, stream in list(self._streams.items()):
             stream.push(RequestFailed(request=number, error=record))
         self._streams.clear()

@@ -25,6 +25,8 @@ from engine.messages import (
     Progress,
     Ready,
     Sampled,
+    Stats,
+    StatsReport,
     StepStarted,
     Submit,
     body_length,
@@ -110,7 +112,8 @@ def run(script: str, submit: Submit) -> None:
             counts = {"prompt_tokens": len(submit.tokens), "completion_tokens": len(submit.tokens)}
             say(Finished(request=number, reason="length", **counts))
         case "dies" | "short-of-memory":
-            say(Sampled(request=number, token=5))
+            counted = Stats(requests_finished=2, decode_tokens=30, kv_tokens_used=16)
+            say(StatsReport(stats=counted), Sampled(request=number, token=5))
             os.abort()
         case "babbles":
             sys.stdout.buffer.write(b"\xff" * 64)

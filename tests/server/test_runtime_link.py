@@ -98,6 +98,19 @@ def test_a_runtime_that_dies_fails_its_requests_and_comes_back() -> None:
     with_link("dies", use)
 
 
+def test_counters_go_on_over_restarts() -> None:
+    async def use(link: RuntimeLink) -> None:
+        for life in (1, 2, 3):
+            await failure(await begun(link))
+            await link.wait_loaded()
+            stats = link.stats("m")
+            assert (stats.requests_finished, stats.decode_tokens) == (2 * life, 30 * life)
+            assert stats.requests_failed == life  # the request that died with it
+            assert stats.kv_tokens_used == 0  # no counter: the new runtime has its own
+
+    with_link("dies", use)
+
+
 def test_a_step_that_does_not_end_is_ended_and_named() -> None:
     async def use(link: RuntimeLink) -> None:
         event = await failure(await begun(link))
