@@ -17,6 +17,7 @@ from engine.chat.text_model import TextModel
 from engine.errors import HeadraceError
 from engine.messages import Ready
 from engine.server.anthropic_requests import CountRequest, MessagesRequest, conversation
+from engine.server.bodies import convert, parse_json, read_body
 from engine.server.generation import (
     Ended,
     Generation,
@@ -31,10 +32,7 @@ from engine.server.http import (
     HUNG_UP,
     EventStream,
     anthropic_error,
-    convert,
     json_response,
-    parse_json,
-    read_body,
     unless_hung_up,
 )
 from engine.server.service import Service

@@ -16,6 +16,7 @@ from starlette.routing import Route
 from engine.chat.text_model import TextModel, fitting
 from engine.errors import HeadraceError, InvalidRequest
 from engine.messages import Ready
+from engine.server.bodies import convert, parse_json, read_body
 from engine.server.generation import (
     Ended,
     Generation,
@@ -29,15 +30,12 @@ from engine.server.generation import (
 from engine.server.http import (
     HUNG_UP,
     EventStream,
-    convert,
     json_response,
     openai_error,
-    parse_json,
-    read_body,
     unless_hung_up,
 )
 from engine.server.openai_answers import Answer, ChatAnswer, CompletionAnswer
-from engine.server.openai_requests import ChatRequest, CompletionRequest, conversation
+from engine.server.openai_requests import ROLES, ChatRequest, CompletionRequest, conversation
 from engine.server.service import Service
 
 COMPLETION_TOKENS = 16
@@ -60,7 +58,10 @@ class OpenAI:
 
     async def chat(self, request: Request) -> Response:
         body = convert(
-            parse_json(await read_body(request)), ChatRequest, null_is_absent=("messages",)
+            parse_json(await read_body(request)),
+            ChatRequest,
+            null_is_absent=("messages",),
+            tags=ROLES,
         )
         body.check()
         messages = conversation(body.messages)
