@@ -123,14 +123,14 @@ class AccessLog:
         finally:
             access_log.info(
                 "%s %s %d %.3f s",
-                scope["method"],
+                printable(scope["method"]),
                 printable(scope["path"]),
                 status,
                 time.monotonic() - began,
             )
 
 
-def printable(path: str) -> str:
-    """The path with what could end the line or steer a terminal as escapes, at most 200 long."""
-    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in path[:200])
-    return shown if len(path) <= 200 else shown + "..."
+def printable(sent: str) -> str:
+    """What a client sent, cut at 200, with escapes for what ends a line or steers a terminal."""
+    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in sent[:200])
+    return shown if len(sent) <= 200 else shown + "..."
