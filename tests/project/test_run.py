@@ -24,7 +24,11 @@ pytestmark = [
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     # What `dev.py run` does once the set-up is complete, so that a test never installs anything.
-    code = "import dev, sys; dev.venv_python = lambda: sys.executable; dev.serve(sys.argv[1:])"
+    code = (
+        "import dev, sys; dev.setup = lambda: None; dev.venv_python = lambda: sys.executable;"
+        "dev.window_problem = lambda: 'No window is wanted here.';"
+        "sys.exit(dev.main(['run', *sys.argv[1:]]))"
+    )
     program = subprocess.Popen(
         [sys.executable, "-c", code, "--port", "0"],
         cwd=ROOT,
