@@ -379,7 +379,7 @@ class RuntimeLink:
                 self._ever_ready = True
                 for note in event.notes:
                     log.info("%s", note)
-                log.info("the model runs after %.1f s", event.load_seconds)
+                log.info("the model was loaded in %.1f s", event.load_seconds)
                 self._set_state("ready")
             case Residency():
                 for waiter in self._residency_waiters:
