@@ -196,6 +196,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     server_uptime_s: float = 0.0
     runtime_pid: int = 0
     runtime_restarts: int = 0
+    runtime_restarted_at: float = 0.0
+    """When the latest restart began, in seconds since 1970; 0: there was none."""
     last_error: str = ""
     # what runs
     device: str = ""

@@ -185,7 +185,10 @@ def main() -> int:
     wait_without_spinning()
     read_fd, write_fd = claim_pipes()
     logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+        # The server reads the level, and writes the time before it.
+        stream=sys.stderr,
+        level=logging.INFO,
+        format="%(levelname)s %(message)s",
     )
     faulthandler.enable()
     # Ctrl-C goes to the whole terminal group; the server decides what it means and closes the pipe.

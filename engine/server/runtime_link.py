@@ -36,6 +36,7 @@ from engine.messages import (
 )
 from engine.options import EngineOptions
 from engine.server.counters import with_earlier
+from engine.server.runtime_end import RuntimeEnd
 from engine.server.runtime_process import COMMAND, RuntimeProcess
 
 log = logging.getLogger("headrace.link")
@@ -109,6 +110,7 @@ class RuntimeLink:
         self.ready: Ready | None = None
         self._ever_ready = False
         self.restarts = 0
+        self._restarted_at = 0.0
         self._command = tuple(command)
         self._step_timeout_s = step_timeout_s
         self._started_at = time.monotonic()
@@ -268,6 +270,7 @@ class RuntimeLink:
             server_uptime_s=time.monotonic() - self._started_at,
             runtime_pid=self._runtime.pid if self._runtime is not None else 0,
             runtime_restarts=self.restarts,
+            runtime_restarted_at=self._restarted_at,
             last_error=self.error.message if self.error is not None else "",
         )
 
@@ -278,7 +281,7 @@ class RuntimeLink:
         while True:
             if self._is_over():
                 return
-            was_ready, reason = await self._one_life()
+            was_ready, end = await self._one_life()
             if self._is_over():
                 return
             attempts_to_load = 0 if was_ready else attempts_to_load + 1
@@ -292,20 +295,21 @@ class RuntimeLink:
                 what = "while it loaded the model" if never_loads else "in a short time"
                 self._set_failed(
                     RuntimeDied(
-                        f"The runtime ended {times} times {what}: {reason}.",
-                        hint="See the log; then start the server again.",
+                        f"The runtime ended {times} times {what}: {end.reason}.",
+                        hint=f"{end.hint} Then start the server again.".lstrip(),
                     ).record()
                 )
                 return
             self.restarts += 1
+            self._restarted_at = time.time()
             pause = BACK_OFF_S[min(len(self._crashes), len(BACK_OFF_S)) - 1]
-            log.warning("the runtime died (%s); restarting in %.1f s", reason, pause)
+            log.warning("the runtime died: %s; restarting in %.1f s", end.reason, pause)
             await asyncio.sleep(pause)
 
     def _is_over(self) -> bool:
         return self._closing or self.failure is not None
 
-    async def _one_life(self) -> tuple[bool, str]:
+    async def _one_life(self) -> tuple[bool, RuntimeEnd]:
         """Run a runtime until it ends. Returns whether it had been ready, and how it ended."""
         self.ready = None
         self._step = None
@@ -317,31 +321,31 @@ class RuntimeLink:
         try:
             runtime = await RuntimeProcess.spawn(self._command)
         except OSError as error:
-            return False, f"it could not be started: {error}"
+            return False, RuntimeEnd(f"it could not be started: {error}")
         if self._is_over():  # while it was being spawned
             runtime.kill("it was not wanted any more")
             await runtime.close()
-            return False, runtime.kill_reason
+            return False, RuntimeEnd(runtime.kill_reason)
         self._runtime = runtime
         watchdog = asyncio.create_task(self._watch_steps(runtime))
         try:
             with contextlib.suppress(ConnectionError):  # its end is read below
                 await runtime.send(Configure(options=self.options))
             await self._read(runtime)
-            reason = await runtime.wait_end()
+            end = await runtime.wait_end()
         finally:
             watchdog.cancel()
         was_ready = self.ready is not None
         self._runtime = None
         self.ready = None
         if not self._is_over():
-            self.error = RuntimeDied(f"The runtime died: {reason}.").record()
+            self.error = RuntimeDied(f"The runtime died: {end.reason}.", hint=end.hint).record()
             self._set_state("restarting")
-        self._fail_live(self._cause(reason))
-        return was_ready, reason
+        self._fail_live(self._cause(end))
+        return was_ready, end
 
-    def _cause(self, reason: str) -> ErrorRecord:
-        return self.error or RuntimeDied(f"The runtime ended: {reason}.").record()
+    def _cause(self, end: RuntimeEnd) -> ErrorRecord:
+        return self.error or RuntimeDied(f"The runtime ended: {end.reason}.").record()
 
     async def _read(self, runtime: RuntimeProcess) -> None:
         try:

@@ -71,6 +71,9 @@ def main(script: str, memory: Path) -> None:
     if script == "short-of-memory" and lives in (1, 2, 3):
         say(Fatal(error=OutOfMemory("needs 9 bytes, has 4").record()))
         raise SystemExit(1)
+    if script == "logs":
+        lines = "a stray line\nWARNING too warm\nERROR too hot\nTraceback of it\nINFO well again"
+        print(lines, file=sys.stderr, flush=True)
     if script == "late-ready":
         time.sleep(0.5)
     say(READY)
