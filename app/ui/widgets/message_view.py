@@ -76,7 +76,7 @@ class AssistantMessage(QWidget):
         self._thoughts = label("", "muted", wrap=True)
         self._thoughts_toggle.toggled.connect(self._thoughts.setVisible)
         self._pieces = column(10)
-        self._waiting = label("Thinking…", "muted")
+        self._stand_in = label("", "muted", wrap=True)
         self._banner = Banner()
         self._banner.add_button("Try again").clicked.connect(self.retry)
         self._foot = self._make_foot()
@@ -85,7 +85,7 @@ class AssistantMessage(QWidget):
             widget.hide()
             content.addWidget(widget)
         content.addLayout(self._pieces)
-        content.addWidget(self._waiting)
+        content.addWidget(self._stand_in)
         content.addWidget(self._banner)
         content.addWidget(self._foot)
         body = row(14)
@@ -100,6 +100,11 @@ class AssistantMessage(QWidget):
         return self._views
 
     @property
+    def stand_in(self) -> str:
+        """What stands where the text would be, while there is none to be seen."""
+        return self._stand_in.text()
+
+    @property
     def error(self) -> str:
         return self._banner.text if not self._banner.isHidden() else ""
 
@@ -108,14 +113,13 @@ class AssistantMessage(QWidget):
         message = self.message
         self._show_pieces(self._markdown.pieces(message.text))
         streaming = message.state is MessageState.STREAMING
-        self._waiting.setVisible(streaming and not message.text)
-        doing = "Thinking…" if message.reasoning else "Reading the prompt…"
-        self._waiting.setText(message.note or doing)
+        self._stand_in.setText(_instead_of_text(message))
+        self._stand_in.setVisible(bool(self._stand_in.text()))
         self._show_thoughts(streaming)
         self._banner.show_problem(message.error)
         self._foot.setVisible(not streaming)
         self._note.setText(message.note)
-        self._copy.setVisible(bool(message.text))
+        self._copy.setVisible(not message.blank)
 
     def changeEvent(self, event: QEvent) -> None:
         super().changeEvent(event)
@@ -169,7 +173,7 @@ class AssistantMessage(QWidget):
         there = bool(self.message.reasoning.strip())
         self._thoughts_toggle.setVisible(there)
         self._thoughts.setText(self.message.reasoning.strip())
-        thinking = streaming and not self.message.text
+        thinking = streaming and self.message.blank
         self._thoughts_toggle.setText("Thinking…" if thinking else "Thoughts")
         self._thoughts_toggle.setAccessibleName("Show what the model was thinking")
 
@@ -179,6 +183,17 @@ class AssistantMessage(QWidget):
 
     def _copy_text(self) -> None:
         QGuiApplication.clipboard().setText(self.message.text)
+
+
+def _instead_of_text(message: Message) -> str:
+    if not message.blank:
+        return ""
+    if message.state is MessageState.STREAMING:
+        return message.note or ("Thinking…" if message.reasoning else "Reading the prompt…")
+    if message.state is MessageState.DONE:
+        what = "is blank: white space alone" if message.text else "has no text"
+        return f"The model's answer {what}."
+    return ""
 
 
 def _fits(view: ProseView | CodeBlock, piece: Piece) -> bool:
