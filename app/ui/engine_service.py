@@ -97,6 +97,11 @@ class EngineService(QObject):
             return self._record.pid
         return self._process.pid if self._process is not None else 0
 
+    @property
+    def logs_elsewhere(self) -> bool:
+        """Whether it was started by hand: it writes its log where that was done."""
+        return self._record is not None and not self._record.owner_pid
+
     def seconds_to_retry(self) -> float:
         at = self.view.retry_at
         return max(0.0, at - self._clock()) if at is not None else 0.0
@@ -338,6 +343,8 @@ class EngineService(QObject):
         self._record = None
         self._look_at_version = False
         self._last_health = -1e9
+        self.stats = Stats(state="stopped")
+        self.stats_changed.emit(self.stats)
         if self._endpoint:
             self._endpoint = ""
             self.endpoint_changed.emit("")

@@ -226,8 +226,15 @@ def test_a_taken_port_is_told_at_once(open_app: Opener, tiny_model: Path, qtbot:
         wanted = {**engine_settings(tiny_model), "port": port}
         headrace = open_app(start_engine_at_launch=True, **wanted)
         qtbot.waitUntil(lambda: headrace.engine.view.phase is Phase.GAVE_UP, timeout=20_000)
-    assert str(port) in headrace.engine.view.reason
-    assert headrace.engine.view.crashes == 0
+        view = headrace.engine.view
+        assert str(port) in view.reason and view.crashes == 0
+        assert "“Port” in Settings" in view.hint and "--" not in view.hint
+        page = headrace.window.settings
+        page.port.setValue(0)
+        assert page.apply.text() == "Apply and start engine"
+        page.apply.click()
+        ready(headrace, qtbot)
+        assert headrace.window.dashboard.banner.isHidden()
 
 
 def test_a_server_started_by_hand_is_used_and_left(

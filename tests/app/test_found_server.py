@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-from PySide6.QtWidgets import QLineEdit
+from PySide6.QtWidgets import QLabel, QLineEdit, QWidget
 from pytestqt.qtbot import QtBot
 
 import engine
@@ -15,6 +15,7 @@ from app.core.conversation import Message
 from app.core.server_record import ServerRecord
 from app.core.supervisor import Phase
 from app.ui.application import Headrace
+from app.ui.window import LOGS, SETTINGS
 from tests.app.conftest import STAND_IN, Opener, alive, close_app, ready, wait_until
 
 Found = Callable[[int], ServerRecord]
@@ -58,6 +59,11 @@ def use(open_app: Opener, qtbot: QtBot) -> Headrace:
     return headrace
 
 
+def shown(page: QWidget) -> str:
+    """The words of all labels on a page that can be seen."""
+    return "\n".join(words.text() for words in page.findChildren(QLabel) if words.isVisible())
+
+
 def facts(headrace: Headrace) -> str:
     dashboard = headrace.window.dashboard
     dashboard.show_stats(headrace.engine.stats)
@@ -74,10 +80,12 @@ def test_a_server_whose_owner_lives_is_used_and_left(
     main = headrace.window
     assert not main.dashboard.toggle.isEnabled() and main.dashboard.toggle.toolTip()
     assert not headrace.tray.engine_action.isEnabled()
-    assert "somebody else" in facts(headrace)
+    assert "started outside the app" in facts(headrace)
+    main.open_page(SETTINGS)
+    assert "started outside the app" in shown(main.settings)
+    assert f"{record.url}/v1" in shown(main.settings)
     main.settings.context.setValue(4096)
     assert main.settings.apply.text() == "Apply"
-    assert "Somebody else" in main.settings.pending
     main.settings.apply.click()
     headrace.engine.stop()
     qtbot.wait(500)
@@ -85,6 +93,34 @@ def test_a_server_whose_owner_lives_is_used_and_left(
     close_app(headrace, qtbot)
     assert alive(record.pid)
     assert server_record.running_servers() == [record]
+
+
+def test_the_logs_page_says_where_a_log_is_not(
+    open_app: Opener, found: Found, nobody: int, qtbot: QtBot
+) -> None:
+    found(0)
+    headrace = use(open_app, qtbot)
+    headrace.window.open_page(LOGS)
+    logs = headrace.window.logs
+    assert "it logs where it was started" in shown(logs)
+    logs.source.setCurrentIndex(1)
+    assert "it logs where it was started" not in shown(logs)
+    assert logs.view.placeholderText() == "Nothing has been logged here yet."
+
+
+def test_of_an_own_engine_nothing_is_said(
+    open_app: Opener, stand_in: Callable[..., None], qtbot: QtBot
+) -> None:
+    headrace = open_app(start_engine_at_launch=True, port=1)
+    ready(headrace, qtbot)
+    endpoint = headrace.engine.endpoint
+    for page in (SETTINGS, LOGS):
+        headrace.window.open_page(page)
+        assert "outside the app" not in shown(headrace.window)
+    headrace.window.open_page(SETTINGS)
+    assert f"{endpoint}/v1" in shown(headrace.window.settings)
+    headrace.window.settings.port.setValue(int(endpoint.rsplit(":", 1)[1]))
+    assert f"{endpoint}/v1" not in shown(headrace.window.settings)
 
 
 def test_an_orphan_is_taken_over_though_others_run(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from PySide6.QtCore import QPoint, QPointF, QSize, Qt
 from PySide6.QtGui import QGuiApplication, QWheelEvent
-from PySide6.QtWidgets import QApplication, QScrollArea, QStackedWidget
+from PySide6.QtWidgets import QApplication, QPushButton, QScrollArea, QStackedWidget
 from pytestqt.qtbot import QtBot
 
 from app.core import launch, settings
@@ -149,6 +149,64 @@ class TestSettingsPage:
         for number, (_, name) in enumerate(window.PAGES, start=1):
             qtbot.keyClick(main, str(number), Qt.KeyboardModifier.ControlModifier)
             assert main.header.title.text() == name
+
+
+def test_the_dashboard_speaks_of_what_is_so(open_app: Opener) -> None:
+    dashboard = open_app().window.dashboard
+    for restarts, words in (
+        (1, "restarted once"),
+        (2, "restarted twice"),
+        (3, "restarted 3 times"),
+    ):
+        dashboard.show_stats(Stats(runtime_restarts=restarts))
+        assert f"{words} after a crash" in dashboard.facts
+    for phase, words in (
+        (Phase.LOADING, "The model is loading."),
+        (Phase.STARTING, "The model is loading."),
+        (Phase.STOPPED, "No model is loaded."),
+        (Phase.FAILED, "No model is loaded."),
+    ):
+        dashboard.show_view(EngineView(phase=phase), 0)
+        dashboard.show_stats(Stats(state="stopped"))
+        assert (dashboard.vram.note, dashboard.ram.note) == (words, words)
+
+
+def test_a_reason_of_the_settings_leads_there(open_app: Opener) -> None:
+    main = open_app().window
+    (button,) = [b for b in main.dashboard.findChildren(QPushButton) if b.text() == "Open settings"]
+    for hint in ("See the log.", "Take another “Port” in Settings."):
+        main.dashboard.show_view(EngineView(phase=Phase.GAVE_UP, reason="Taken.", hint=hint), 0)
+        assert button.isVisible() == ("Settings" in hint)
+    button.click()
+    assert main.header.title.text() == "Settings"
+
+
+@pytest.mark.parametrize(
+    ("phase", "words", "starts"),
+    [
+        (Phase.GAVE_UP, "Apply and start engine", True),
+        (Phase.BACKING_OFF, "Apply and start engine", True),
+        (Phase.STOPPED, "Apply", False),
+    ],
+)
+def test_apply_starts_an_engine_that_could_not_run(
+    open_app: Opener,
+    stand_in: Callable[..., None],
+    qtbot: QtBot,
+    phase: Phase,
+    words: str,
+    starts: bool,
+) -> None:
+    headrace = open_app()
+    headrace.engine.supervisor.view = EngineView(phase=phase, reason="r")
+    headrace.engine._publish()
+    page = headrace.window.settings
+    page.cache_rate.setValue(37)
+    assert page.apply.text() == words
+    page.apply.click()
+    if starts:
+        ready(headrace, qtbot)
+    assert headrace.engine.supervisor.running == starts
 
 
 def test_stats_of_every_kind_are_shown(open_app: Opener) -> None:
