@@ -171,7 +171,9 @@ def _serve(reader: FrameReader, writer: FrameWriter) -> int:
     except (PipeClosed, BrokenPipeError):
         logger.info("the server closed the pipe")
     except Exception as error:
-        logger.exception("the runtime ends")
+        # A typed error is told to whoever waits: by the server, from the record below.
+        level = logging.INFO if isinstance(error, HeadraceError) else logging.ERROR
+        logger.log(level, "the runtime ends", exc_info=error)
         fatal: list[AnyEvent] = [Fatal(error=_record(error))]
         try:
             writer.send(fatal)

@@ -399,7 +399,7 @@ class RuntimeLink:
         """
         if not self._ever_ready:
             self._set_failed(event.error)
-        elif self._runtime is not None:
+        if self._runtime is not None:
             self._runtime.kill_reason = event.error.message
 
     async def _watch_steps(self, runtime: RuntimeProcess) -> None:
