@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from PySide6.QtCore import QEvent, Qt, Signal
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QFrame, QLabel, QSizePolicy, QToolButton, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QSizePolicy, QToolButton, QWidget
 
+from app.core import units
 from app.core.conversation import Message, MessageState
+from app.core.excerpt import beginning
 from app.core.markdown import Code, Markdown, Piece, Prose
 from app.ui import icons, theme
 from app.ui.widgets.banner import Banner
@@ -14,6 +16,9 @@ from app.ui.widgets.basics import IconButton, column, label, row
 from app.ui.widgets.code_block import CodeBlock
 from app.ui.widgets.copy_button import CopyButton
 from app.ui.widgets.prose import ProseView
+
+_MOST_CHARS, _MOST_LINES = 2_000, 40
+"""Of a message: more is laid out too slowly, and hides the conversation."""
 
 
 def markdown_for_theme() -> Markdown:
@@ -27,27 +32,28 @@ def markdown_for_theme() -> Markdown:
 
 
 class UserMessage(QWidget):
-    """The person's words, as typed, in a bubble at the right."""
+    """The person's words, as typed, in a bubble at the right; of a long text its beginning."""
 
     def __init__(self, message: Message) -> None:
         super().__init__()
         self.message = message
-        text = label(message.text, wrap=True)
+        shown, left_out = beginning(message.text, _MOST_CHARS, _MOST_LINES)
+        text = label(shown, wrap=True)
         text.setTextInteractionFlags(
             Qt.TextInteractionFlag.TextSelectableByMouse
             | Qt.TextInteractionFlag.TextSelectableByKeyboard
         )
         text.setAccessibleName("You said")
-        text.setAccessibleDescription(message.text)
+        text.setAccessibleDescription(shown)
         bubble = QFrame()
         bubble.setObjectName("bubble")
         inner = column()
         inner.setContentsMargins(16, 10, 16, 10)
         inner.addWidget(text)
+        if left_out:
+            inner.addLayout(self._make_rest(left_out))
         bubble.setLayout(inner)
-        widest = max(
-            text.fontMetrics().horizontalAdvance(line) for line in message.text.split("\n")
-        )
+        widest = max(text.fontMetrics().horizontalAdvance(line) for line in shown.split("\n"))
         bubble.setMinimumWidth(min(widest + 36, 480))
         bubble.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Preferred)
         body = row()
@@ -55,6 +61,16 @@ class UserMessage(QWidget):
         body.addStretch()
         body.addWidget(bubble)
         self.setLayout(body)
+
+    def _make_rest(self, left_out: int) -> QHBoxLayout:
+        line = row(4)
+        line.addWidget(label(f"… and {units.counted(left_out, 'more character')}", "hint"))
+        line.addWidget(CopyButton("Copy the whole message", self._copy))
+        line.addStretch()
+        return line
+
+    def _copy(self) -> None:
+        QGuiApplication.clipboard().setText(self.message.text)
 
 
 class AssistantMessage(QWidget):
