@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from engine.cli.engine_options import add_engine_options, engine_options
@@ -63,6 +64,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="web page origin that may use the server, such as https://example.org or null; may be "
         "given several times",
     )
+    add(
+        "--access-log",
+        action=argparse.BooleanOptionalAction,
+        help="log a line for every request, at level info; without this option, where the log is "
+        "not shown in a terminal",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -79,6 +86,9 @@ def run(options: argparse.Namespace) -> int:
             step_timeout_s=options.step_timeout,
             allow_hosts=tuple(options.allow_host),
             allow_origins=tuple(options.allow_origin),
+            access_log=(
+                not sys.stderr.isatty() if options.access_log is None else options.access_log
+            ),
         )
     )
     return 0

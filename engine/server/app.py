@@ -33,6 +33,7 @@ def create_app(
     api_key: str = "",
     allow_hosts: Sequence[str] = (),
     allow_origins: Sequence[str] = (),
+    access_log: bool = True,
 ) -> ASGIApp:
     """`end(reason)` shuts the server down in order."""
     handlers: dict[type[Exception] | int, Callable[[Request, Exception], Awaitable[Response]]] = {
@@ -57,7 +58,7 @@ def create_app(
         allow_hosts=allow_hosts,
         allow_origins=allow_origins,
     )
-    return AccessLog(secured)
+    return AccessLog(secured) if access_log else secured
 
 
 async def _typed(request: Request, error: Exception) -> Response:

@@ -43,6 +43,8 @@ class ServeOptions:
     step_timeout_s: float = 120.0
     allow_hosts: tuple[str, ...] = field(default=())
     allow_origins: tuple[str, ...] = field(default=())
+    access_log: bool = True
+    """Whether every request leaves a line in the log: method, path, status, time."""
     runtime_command: tuple[str, ...] = COMMAND
 
 
@@ -97,6 +99,7 @@ class _Run:
             api_key=options.api_key,
             allow_hosts=options.allow_hosts,
             allow_origins=options.allow_origins,
+            access_log=options.access_log,
         )
         self._server = _Uvicorn(
             uvicorn.Config(
