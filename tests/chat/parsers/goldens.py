@@ -241,8 +241,9 @@ GOLDENS = (
     Golden(
         "deepseek_dsml",
         'Reading.\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name="read_file">\n'
-        '<｜DSML｜parameter name="path" string="true">12</｜DSML｜parameter>\n<｜DSML｜parameter name="lines" '
-        'string="false">3</｜DSML｜parameter>\n</｜DSML｜invoke>\n<｜DSML｜invoke name="now">\n'
+        '<｜DSML｜parameter name="path" string="true">12</｜DSML｜parameter>\n'
+        '<｜DSML｜parameter name="lines" string="false">3</｜DSML｜parameter>\n'
+        '</｜DSML｜invoke>\n<｜DSML｜invoke name="now">\n'
         "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
         "Reading.",
         calls=(("read_file", {"path": "12", "lines": 3}), ("now", {})),
