@@ -110,6 +110,8 @@ class Ready(Event, tag="ready", frozen=True):
     load_seconds: float
     notes: list[str] = []
     """Sentences worth a log line: tensors skipped knowingly, limits lowered."""
+    model_context_tokens: int = 0
+    """The model's own limit, to which options or memory may have given a lower one."""
 
 
 class Fatal(Event, tag="fatal", frozen=True):

@@ -62,11 +62,9 @@ class Anthropic:
         messages = conversation(body.system, body.messages)
         self._service.check_model(body.model)
         text, ready = await self._service.ready()
+        variables = text.effort_variables(body.effort, "output_config.effort")
         prompt = await asyncio.to_thread(
-            text.chat_prompt,
-            messages,
-            context_tokens=ready.context_tokens,
-            variables=text.effort_variables(body.effort, "output_config.effort"),
+            text.chat_prompt, messages, context_tokens=ready.context_tokens, variables=variables
         )
         generation = _generation(body, prompt, text, ready)
         message = _message(text.name, len(prompt))

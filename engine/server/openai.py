@@ -17,6 +17,7 @@ from engine.chat.text_model import TextModel, fitting
 from engine.errors import HeadraceError, InvalidRequest
 from engine.messages import Ready
 from engine.server.bodies import convert, parse_json, read_body
+from engine.server.context_limit import explained
 from engine.server.generation import (
     Ended,
     Generation,
@@ -68,9 +69,10 @@ class OpenAI:
         self._service.check_model(body.model)
         text, ready = await self._service.ready()
         variables = _template_variables(body, text)
-        prompt = await asyncio.to_thread(
-            text.chat_prompt, messages, context_tokens=ready.context_tokens, variables=variables
-        )
+        with explained(ready, self._service.link.options):
+            prompt = await asyncio.to_thread(
+                text.chat_prompt, messages, context_tokens=ready.context_tokens, variables=variables
+            )
         generation = _generation(
             body,
             prompt,
@@ -88,12 +90,13 @@ class OpenAI:
         self._service.check_model(body.model)
         text, ready = await self._service.ready()
         single = body.single_prompt(ready.vocab_size)
-        if isinstance(single, str):
-            prompt = await asyncio.to_thread(
-                text.text_prompt, single, context_tokens=ready.context_tokens
-            )
-        else:
-            prompt = fitting(single, ready.context_tokens, "prompt")
+        with explained(ready, self._service.link.options):
+            if isinstance(single, str):
+                prompt = await asyncio.to_thread(
+                    text.text_prompt, single, context_tokens=ready.context_tokens
+                )
+            else:
+                prompt = fitting(single, ready.context_tokens, "prompt")
         generation = _generation(
             body,
             prompt,

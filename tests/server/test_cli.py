@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.server.running import START_S, headrace
+from tests.server.tiny_model import CONTEXT
 
 
 def run(*arguments: str, typed: str = "") -> tuple[int, str, str]:
@@ -115,6 +116,7 @@ def test_a_prompt_that_is_too_long_is_one_sentence(tiny_model: Path) -> None:
     code, out, err = run(*arguments, "--context", "64", "--prompt", "word " * 200)
     assert code == 1 and out == ""
     assert err.startswith("error: This model's maximum context length is 64") and "hint: " in err
+    assert "larger --context" in err and str(CONTEXT) in err
 
 
 def test_the_server_and_its_verbs_import_no_torch() -> None:
