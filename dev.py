@@ -83,11 +83,13 @@ def stop_on_signal(*_: object) -> NoReturn:
 def serve(arguments: list[str]) -> int:
     """Start the server, print one answer of the demo model, stay until Ctrl-C or SIGTERM."""
     command = [str(venv_python()), "-m", "engine.cli", "serve", "--model", "demo"]
-    command += ["--owner-pid", str(os.getpid()), *arguments]
+    # What is printed here says what goes well; the log adds what does not.
+    command += ["--owner-pid", str(os.getpid()), "--log-level", "warning", *arguments]
     chosen = any(argument.split("=")[0] == "--port" for argument in arguments)
     if not chosen and port_is_taken(DEFAULT_PORT):
         say(f"Port {DEFAULT_PORT} is taken: letting the system pick another one.")
         command += ["--port", "0"]
+    started = time.monotonic()
     # A group of its own: Ctrl-C reaches this process alone, which then ends the server in order.
     server = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=os.name == "posix"
@@ -95,6 +97,7 @@ def serve(arguments: list[str]) -> int:
     try:
         endpoint = await_endpoint(server)
         await_ready(server, endpoint)
+        say(f"The model answers {time.monotonic() - started:.1f} s after the start.")
         say(f"\nOpenAI:    {endpoint}/v1/chat/completions\nAnthropic: {endpoint}/v1/messages\n")
         try:
             print_answer(endpoint, "What is the capital of France?")
