@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QByteArray, QEvent, QSize, Signal
-from PySide6.QtGui import QCloseEvent, QHideEvent, QShowEvent
+from PySide6.QtGui import QCloseEvent, QHideEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QMainWindow, QStackedWidget, QWidget
 
 from app.core import close_policy
@@ -30,6 +30,8 @@ PAGES = [
     ("logs", "Logs"),
     ("settings", "Settings"),
 ]
+_WIDE = 920
+"""From here on the rail has room for names beside the pages."""
 DASHBOARD, CHAT, LOGS, SETTINGS = range(len(PAGES))
 
 
@@ -44,7 +46,7 @@ class MainWindow(QMainWindow):
         self._quitting = False
         self.setWindowTitle("Headrace")
         self.setWindowIcon(icons.app_icon())
-        self.setMinimumSize(920, 600)
+        self.setMinimumSize(780, 540)
         self.resize(first_size(self.screen().availableSize()))
         self.header = Header()
         self.rail = Rail(PAGES)
@@ -173,6 +175,10 @@ class MainWindow(QMainWindow):
             self._engine.start()
 
     # --- place on the screen ---
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self.rail.set_narrow(self.width() < _WIDE)
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)

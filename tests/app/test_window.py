@@ -12,6 +12,7 @@ from app.core import launch, settings
 from app.core.settings import Settings
 from app.core.supervisor import EngineView, Phase
 from app.ui import theme, window
+from app.ui.widgets.rail import NavButton
 from engine.messages import Stats
 from tests.app.conftest import Opener, ready
 
@@ -247,6 +248,18 @@ def test_the_smallest_window_cuts_nothing_off(open_app: Opener, qtbot: QtBot) ->
             if isinstance(area, QScrollArea):
                 needed = area.widget().minimumSizeHint().width()
                 assert needed <= area.viewport().width(), area.accessibleName()
+
+
+def test_a_small_screen_has_room_for_all_of_the_window(open_app: Opener, qtbot: QtBot) -> None:
+    """800 by 600, with a panel and the window's frame; the rail's pages keep their names."""
+    main = open_app().window
+    assert main.minimumWidth() <= 790 and main.minimumHeight() <= 540
+    for width in (main.minimumWidth(), 1200, main.minimumWidth()):
+        main.resize(width, 700)
+        qtbot.wait(20)
+        assert (main.rail.width() < 80) == (width < 920)
+    names = {nav.accessibleName() for nav in main.rail.findChildren(NavButton)}
+    assert names == {name for _, name in window.PAGES}
 
 
 @pytest.mark.parametrize("screen", [(1366, 768), (1280, 800), (3840, 2160)])

@@ -32,6 +32,7 @@ _HEADLINES = {
     Phase.GAVE_UP: "The engine cannot run",
     Phase.FAILED: "The model could not be loaded",
     Phase.SILENT: "The engine does not respond",
+    Phase.RESTARTING: "Restarting the engine",
 }
 _NOT_OURS = "This engine was started outside the app, which uses it and leaves it alone."
 _LOADING = (Phase.STARTING, Phase.LOADING, Phase.RESTARTING)
@@ -129,10 +130,14 @@ class DashboardPage(QScrollArea):
         self._peak.show_value(units.speed(self._speed.highest) if self._speed.highest else "–")
         self._show_time(self._ttft, stats.ttft_s)
         self._show_time(self._ttft_worst, stats.ttft_worst_s)
-        self._running.show_value(units.count(stats.requests_running))
-        self._waiting.show_value(units.count(stats.requests_waiting))
-        self._finished.show_value(units.count(stats.requests_finished))
-        self._failed.show_value(units.count(stats.requests_failed))
+        known = stats.state != "stopped"
+        for figure, number in (
+            (self._running, stats.requests_running),
+            (self._waiting, stats.requests_waiting),
+            (self._finished, stats.requests_finished),
+            (self._failed, stats.requests_failed),
+        ):
+            figure.show_value(units.count(number) if known else "–")
         self.channel.show_stats(stats, ready=ready)
         self._show_memory(stats)
 

@@ -35,8 +35,8 @@ from app.ui.widgets.setting_row import SettingRow
 
 _DEVICES = (
     ("auto", "Automatic: the GPU where there is one"),
-    ("cpu", "CPU: experts are computed in host memory"),
-    ("sim", "Simulated GPU: a CPU with an expert cache"),
+    ("cpu", "CPU: experts stay in host memory"),
+    ("sim", "Simulated GPU: CPU with expert cache"),
     ("cuda", "NVIDIA GPU"),
 )
 _NOT_OURS = (
@@ -298,6 +298,9 @@ def _apply_words(view: EngineView) -> str:
 
 def _choice(entries: tuple[tuple[str, str], ...]) -> QComboBox:
     made = QComboBox()
+    # Else the longest of its words makes it wider than the fields above and below.
+    made.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
+    made.setMinimumContentsLength(12)
     for value, words in entries:
         made.addItem(words, value)
     return made
