@@ -163,10 +163,7 @@ def await_ready(server: subprocess.Popen[str], endpoint: str, seconds: float = 6
             with error:
                 health = json.loads(error.read() or b"{}")
             if health.get("status") == "failed":
-                reason = health.get("error") or {}
-                raise Trouble(
-                    f"The model did not load: {reason.get('message')}\n{reason.get('hint') or ''}"
-                ) from None
+                raise Trouble("The model did not load; the line above says why.") from None
         except OSError:
             pass  # it has printed its address and does not accept yet
         time.sleep(0.1)
