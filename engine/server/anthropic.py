@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
@@ -21,7 +21,7 @@ from engine.server.bodies import convert, parse_json, read_body
 from engine.server.generation import (
     Ended,
     Generation,
-    GenerationEvent,
+    Opened,
     Started,
     TextDelta,
     collect,
@@ -72,7 +72,7 @@ class Anthropic:
         if body.stream:
             source = await opened(events)
             ping = _event({"type": "ping"})
-            return EventStream(self._frames(source, message), ping)
+            return EventStream(self._frames(source, message), ping, source)
         with self._service.served():
             async with aclosing(events):
                 done = await unless_hung_up(request, collect(events))
@@ -100,9 +100,7 @@ class Anthropic:
             )
         return json_response({"input_tokens": len(prompt)})
 
-    async def _frames(
-        self, events: AsyncGenerator[GenerationEvent, None], message: dict[str, Any]
-    ) -> AsyncIterator[bytes]:
+    async def _frames(self, events: Opened, message: dict[str, Any]) -> AsyncIterator[bytes]:
         started = Started(message["usage"]["input_tokens"], 0)
         with self._service.served():
             async with aclosing(events):

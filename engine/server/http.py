@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -121,10 +121,23 @@ def error_response(path: str, error: HeadraceError) -> Response:
     return Response(error_content(path, error), error.status, headers, "application/json")
 
 
-class EventStream(Response):
-    """Server-sent events that end when the client hangs up, which closes the source."""
+class Closable(Protocol):
+    async def aclose(self) -> None: ...
 
-    def __init__(self, frames: AsyncIterator[bytes], ping: bytes = b": ping\n\n") -> None:
+
+class EventStream(Response):
+    """Server-sent events that end when the client hangs up.
+
+    In any case `source`, of which the frames are made, is closed: frames that were never begun
+    could not do it.
+    """
+
+    def __init__(
+        self,
+        frames: AsyncIterator[bytes],
+        ping: bytes = b": ping\n\n",
+        source: Closable | None = None,
+    ) -> None:
         super().__init__(
             media_type="text/event-stream",
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
@@ -132,40 +145,37 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._frames = frames
         self._ping = ping
+        self._source = source
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send(
-            {
-                "type": "http.response.start",
-                "status": self.status_code,
-                "headers": self.raw_headers,
-            }
-        )
-        if scope["method"] == "HEAD":
-            await send(_body(b"", more=False))
-            await _close(None, self._frames)
-            return
         hung_up: asyncio.Future[Any] = asyncio.create_task(wait_hang_up(receive))
         pending: asyncio.Future[Any] | None = None
         try:
-            while True:
-                pending = pending or asyncio.ensure_future(anext(self._frames))
-                await asyncio.wait(
-                    {pending, hung_up}, timeout=PING_S, return_when=asyncio.FIRST_COMPLETED
-                )
-                if hung_up.done():
-                    return
-                if pending.done():
-                    frame = pending.result()
-                    pending = None
-                else:
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": self.status_code,
+                    "headers": self.raw_headers,
+                }
+            )
+            with contextlib.suppress(StopAsyncIteration):
+                while scope["method"] != "HEAD":
+                    pending = pending or asyncio.ensure_future(anext(self._frames))
+                    await asyncio.wait(
+                        {pending, hung_up}, timeout=PING_S, return_when=asyncio.FIRST_COMPLETED
+                    )
+                    if hung_up.done():
+                        return
                     frame = self._ping
-                await send(_body(frame, more=True))
-        except StopAsyncIteration:
+                    if pending.done():
+                        frame, pending = pending.result(), None
+                    await send(_body(frame, more=True))
             await send(_body(b"", more=False))
         finally:
             hung_up.cancel()
             await _close(pending, self._frames)
+            if self._source is not None:
+                await self._source.aclose()
 
 
 def _body(frame: bytes, *, more: bool) -> Message:

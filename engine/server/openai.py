@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
@@ -21,7 +21,7 @@ from engine.server.context_limit import explained
 from engine.server.generation import (
     Ended,
     Generation,
-    GenerationEvent,
+    Opened,
     Started,
     TextDelta,
     collect,
@@ -143,7 +143,8 @@ class OpenAI:
         events = generate(self._service.link, answer.tokenizer, generation)
         if body.stream:
             source = await opened(events)
-            return EventStream(self._frames(source, answer, usage_wanted=body.usage_wanted))
+            frames = self._frames(source, answer, usage_wanted=body.usage_wanted)
+            return EventStream(frames, source=source)
         with self._service.served():
             async with aclosing(events):
                 done = await unless_hung_up(request, collect(events))
@@ -153,7 +154,7 @@ class OpenAI:
 
     async def _frames(
         self,
-        events: AsyncGenerator[GenerationEvent, None],
+        events: Opened,
         answer: Answer,
         *,
         usage_wanted: bool,

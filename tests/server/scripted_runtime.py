@@ -99,6 +99,8 @@ def main(script: str, memory: Path) -> None:
 
 def run(script: str, submit: Submit) -> None:
     number = submit.request
+    if script == "silent":
+        return
     say(Admitted(request=number, prompt_tokens=len(submit.tokens)))
     match script:
         case "waits":

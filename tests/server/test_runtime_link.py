@@ -9,19 +9,21 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
 import psutil
 import pytest
+from starlette.types import Message
 
 from engine.chat.tokenizer import Tokenizer
 from engine.errors import HeadraceError, ModelFilesError, RuntimeUnavailable
 from engine.messages import Admitted, Finished, RequestFailed, Sampled, Sampling, Submit
 from engine.options import EngineOptions
 from engine.server import runtime_link, runtime_process
-from engine.server.generation import Generation, collect, generate
+from engine.server.generation import Generation, collect, generate, opened
+from engine.server.http import EventStream
 from engine.server.runtime_end import runtime_end
 from engine.server.runtime_link import RequestStream, RuntimeLink
 from tests.chat.vocabularies import byte_level
@@ -173,6 +175,37 @@ def test_the_runtimes_log_keeps_its_levels(caplog: pytest.LogCaptureFixture) -> 
         ("ERROR", "Traceback of it"),
         ("INFO", "well again"),
     ]
+
+
+def test_a_hang_up_before_the_first_event_of_a_stream_cancels(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Such as of a request that waits for its turn; nobody has begun to read its frames."""
+    caplog.set_level(logging.INFO)
+    tokenizer = Tokenizer(byte_level(), Path("x"))
+    generation = Generation([1], max_tokens=9, sampling=Sampling(), stop_tokens=())
+
+    async def use(link: RuntimeLink) -> None:
+        await link.wait_loaded()
+        source = await opened(generate(link, tokenizer, generation), patience_s=0.1)
+
+        async def frames() -> AsyncIterator[bytes]:
+            yield b"opening"
+            async for _ in source:
+                yield b"event"
+
+        async def hung_up() -> Message:
+            return {"type": "http.disconnect"}
+
+        async def nobody(message: Message) -> None:
+            pass
+
+        await EventStream(frames(), source=source)({"method": "POST"}, hung_up, nobody)
+        while link.live_requests:
+            await asyncio.sleep(0.01)
+
+    with_link("silent", use)
+    assert caplog.text.count("took Cancel(request=1)") == 1
 
 
 def test_counters_go_on_over_restarts() -> None:
