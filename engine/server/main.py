@@ -55,6 +55,7 @@ def serve(options: ServeOptions) -> None:
     nobody owns the server (an owner reads it at /health instead).
     """
     place = locate(options.engine.model)
+    listening.allow_many_connections()
     sockets = listening.listen(options.host, options.port)
     try:
         # The runtime gets the path that was found, so that both see one model.

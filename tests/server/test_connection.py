@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -225,6 +226,22 @@ def test_silence_after_the_request_is_no_fault(hasty: Server) -> None:
             next(source)
     fields = {"max_tokens": 400, "ignore_eos": True}
     assert hasty.chat(**fields).json()["usage"]["completion_tokens"] == 400
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such limit")
+def test_a_low_limit_of_open_files_is_raised(tiny_model: Path, tmp_path: Path) -> None:
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as stack:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
+        try:
+            server = stack.enter_context(running(tiny_model, tmp_path, ready=False))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(200):
+            stack.enter_context(connect(server))
+        assert server.health()["model"] == server.model
 
 
 def test_idle_and_half_open_connections_disturb_nobody(server: Server) -> None:
