@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -117,6 +118,15 @@ def test_a_prompt_that_is_too_long_is_one_sentence(tiny_model: Path) -> None:
     assert code == 1 and out == ""
     assert err.startswith("error: This model's maximum context length is 64") and "hint: " in err
     assert "larger --context" in err and str(CONTEXT) in err
+
+
+def test_why_a_model_does_not_load_is_told_once(tiny_model: Path, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(tiny_model, tmp_path / "broken"))
+    (model / "model.safetensors").unlink()
+    code, out, err = run("chat", "--model", str(model), "--device", "cpu", "--prompt", "hi")
+    assert (code, out) == (1, "")
+    first, second = err.splitlines()
+    assert first.startswith(f"error: {model} holds no weights") and second.startswith("hint: ")
 
 
 def test_the_server_and_its_verbs_import_no_torch() -> None:
