@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.chat.parsers.answer import Calls
+from engine.chat.parsers.grammar import CallForm, Grammar, literal, tagged_parameters
 from engine.chat.parsers.stream import OutputStream
 from engine.chat.parsers.tagged_calls import Tags, tagged_calls
 from engine.chat.parsers.tools import Tool
@@ -30,3 +31,22 @@ def calls(stream: OutputStream, tools: Sequence[Tool]) -> Calls:
         between=rf"</{mark}{block}",
     )
     return tagged_calls(tags, tools)
+
+
+def form(grammar: Grammar, block: str = "function_calls") -> CallForm:
+    def tag(before: str, after: str) -> str:
+        return f"{literal(before)} {grammar.mark(MARK)} {literal(after)}"
+
+    def call(tool: Tool) -> str:
+        parameters = tagged_parameters(
+            grammar,
+            tool,
+            lambda name, text: tag(
+                "<", f'parameter name="{name}" string="{"true" if text else "false"}">'
+            ),
+            f"</{MARK}parameter>\n",
+        )
+        head = tag("<", f'invoke name="{tool.name}">\n')
+        return " ".join((head, parameters, tag("</", "invoke>\n")))
+
+    return CallForm(call, begin=tag("<", f"{block}>\n"), end=tag("</", f"{block}>"))

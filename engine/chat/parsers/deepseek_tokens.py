@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import regex
 
 from engine.chat.parsers.answer import Calls
+from engine.chat.parsers.grammar import CallForm, Grammar, literal
 from engine.chat.parsers.json_arguments import read_json
 from engine.chat.parsers.stream import OutputStream, Script, compiled
 from engine.chat.parsers.tools import Tool
@@ -38,3 +39,13 @@ def calls(stream: OutputStream, _tools: Sequence[Tool]) -> Calls:
         stream.close_call(call, complete=good and complete)
 
     return Calls(header, read, between=stream.mark(BLOCK_END))
+
+
+def form(grammar: Grammar) -> CallForm:
+    mark = grammar.mark
+
+    def call(tool: Tool) -> str:
+        head = f"{mark(BEGIN)} {literal(tool.name)} {mark(SEPARATOR)}"
+        return f"{head} {grammar.json(tool.parameters)} {mark(END)}"
+
+    return CallForm(call, begin=mark(BLOCK), end=mark(BLOCK_END))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from engine.chat.parsers import deepseek_dsml, deepseek_tokens, glm, harmony, hermes, qwen_xml
 from engine.chat.parsers.answer import THINK, Calls, read_answer
 from engine.chat.parsers.events import OutputParser
+from engine.chat.parsers.grammar import CallForm, Grammar
 from engine.chat.parsers.stream import OutputStream, ScriptedParser
 from engine.chat.parsers.tools import Tool
 
@@ -22,6 +23,9 @@ class Family:
     speaks: Callable[[str], bool]
     calls: Callable[[OutputStream, Sequence[Tool]], Calls] | None
     """None: writes no calls, or has a parser of its own."""
+    form: Callable[[Grammar], CallForm] = hermes.form
+    """How calls that a model must make are written; models without a way of their own get the most
+    common one."""
 
     def parser(
         self, tools: Sequence[Tool], special: Collection[str], *, thinking: bool
@@ -41,12 +45,14 @@ class Family:
 
 PLAIN = Family("plain", lambda _template: True, None)
 FAMILIES = (
-    Family(harmony.NAME, harmony.speaks, None),
-    Family(deepseek_dsml.NAME, deepseek_dsml.speaks, deepseek_dsml.calls),
-    Family(deepseek_tokens.NAME, deepseek_tokens.speaks, deepseek_tokens.calls),
-    Family(qwen_xml.NAME, qwen_xml.speaks, qwen_xml.calls),
-    Family(glm.NAME, glm.speaks, glm.calls),
-    Family(hermes.NAME, hermes.speaks, hermes.calls),
+    Family(harmony.NAME, harmony.speaks, None, harmony.form),
+    Family(deepseek_dsml.NAME, deepseek_dsml.speaks, deepseek_dsml.calls, deepseek_dsml.form),
+    Family(
+        deepseek_tokens.NAME, deepseek_tokens.speaks, deepseek_tokens.calls, deepseek_tokens.form
+    ),
+    Family(qwen_xml.NAME, qwen_xml.speaks, qwen_xml.calls, qwen_xml.form),
+    Family(glm.NAME, glm.speaks, glm.calls, glm.form),
+    Family(hermes.NAME, hermes.speaks, hermes.calls, hermes.form),
     PLAIN,
 )
 """The first that speaks a template's language is the model's; the order matters."""

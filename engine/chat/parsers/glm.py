@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.chat.parsers.answer import Calls
+from engine.chat.parsers.grammar import CallForm, Grammar, literal, tagged_parameters
 from engine.chat.parsers.stream import OutputStream
 from engine.chat.parsers.tagged_calls import Tags, tagged_calls
 from engine.chat.parsers.tools import Tool
@@ -28,3 +29,20 @@ def calls(stream: OutputStream, tools: Sequence[Tool]) -> Calls:
         end=end,
     )
     return tagged_calls(tags, tools)
+
+
+def form(grammar: Grammar) -> CallForm:
+    mark = grammar.mark
+
+    def call(tool: Tool) -> str:
+        parameters = tagged_parameters(
+            grammar,
+            tool,
+            lambda name, _text: (
+                f"{mark('<arg_key>')} {literal(name)} {mark('</arg_key>')} {mark('<arg_value>')}"
+            ),
+            "</arg_value>",
+        )
+        return f"{mark('<tool_call>')} {literal(tool.name)} {parameters} {mark('</tool_call>')}"
+
+    return CallForm(call)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from engine.chat.parsers.grammar import CallForm, Grammar, literal
 from engine.chat.parsers.json_arguments import read_json
 from engine.chat.parsers.stream import OutputStream, Script, ScriptedParser, compiled
+from engine.chat.parsers.tools import Tool
 
 NAME = "harmony"
 
@@ -47,3 +49,28 @@ def _messages(stream: OutputStream, *, tools: bool) -> Script:
             continue
         hidden = match.group("channel") == "analysis"
         yield from stream.until(message_end, stream.reasoning if hidden else stream.text)
+
+
+def form(grammar: Grammar) -> CallForm:
+    """The token that ends a call also ends the output, so there is one call at most."""
+    mark = grammar.mark
+
+    def call(tool: Tool) -> str:
+        head = (
+            f"{literal(f' to=functions.{tool.name}')} {mark(CHANNEL)} {literal('commentary json')}"
+        )
+        return f"{head} {mark(MESSAGE)} {grammar.json(tool.parameters)}"
+
+    return CallForm(call)
+
+
+def thinking(grammar: Grammar) -> str:
+    """An analysis message, or none."""
+    mark = grammar.mark
+    head = f"{mark(CHANNEL)} {literal('analysis')} {mark(MESSAGE)}"
+    return f"({head} {grammar.text_before(END)} {mark(START)} {literal('assistant')})?"
+
+
+def final(grammar: Grammar) -> str:
+    """What comes before an answer in text."""
+    return f"{grammar.mark(CHANNEL)} {literal('final')} {grammar.mark(MESSAGE)}"

@@ -9,6 +9,7 @@ from typing import Any
 import regex
 
 from engine.chat.parsers.answer import Calls
+from engine.chat.parsers.grammar import CallForm, Grammar, literal
 from engine.chat.parsers.json_arguments import parsed, read_json
 from engine.chat.parsers.stream import OutputStream, Script, compiled
 from engine.chat.parsers.tools import Tool
@@ -64,3 +65,13 @@ def _whole(stream: OutputStream, match: regex.Match[str]) -> None:
     call = stream.open_call(name)
     stream.arguments(call, json.dumps({} if arguments is None else arguments, ensure_ascii=False))
     stream.close_call(call, complete=arguments is None or isinstance(arguments, dict))
+
+
+def form(grammar: Grammar) -> CallForm:
+    begin, end = grammar.mark("<tool_call>"), grammar.mark("</tool_call>")
+
+    def call(tool: Tool) -> str:
+        head = literal(f'\n{{"name": {json.dumps(tool.name)}, "arguments": ')
+        return f"{begin} {head} {grammar.json(tool.parameters)} {literal('}' + chr(10))} {end}"
+
+    return CallForm(call, between=literal("\n"))

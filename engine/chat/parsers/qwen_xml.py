@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.chat.parsers.answer import Calls
+from engine.chat.parsers.grammar import CallForm, Grammar, literal, tagged_parameters
 from engine.chat.parsers.stream import OutputStream
 from engine.chat.parsers.tagged_calls import Tags, tagged_calls
 from engine.chat.parsers.tools import Tool
@@ -28,3 +29,19 @@ def calls(stream: OutputStream, tools: Sequence[Tool]) -> Calls:
         between=end,
     )
     return tagged_calls(tags, tools)
+
+
+def form(grammar: Grammar) -> CallForm:
+    begin, end = grammar.mark("<tool_call>"), grammar.mark("</tool_call>")
+
+    def call(tool: Tool) -> str:
+        parameters = tagged_parameters(
+            grammar,
+            tool,
+            lambda name, _text: literal(f"<parameter={name}>\n"),
+            "\n</parameter>\n",
+        )
+        head, tail = literal(f"\n<function={tool.name}>\n"), literal("</function>\n")
+        return f"{begin} {head} {parameters} {tail} {end}"
+
+    return CallForm(call, between=literal("\n"))
