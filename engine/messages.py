@@ -56,6 +56,20 @@ class Submit(Command, tag="submit", frozen=True):
     """Ids that end the output; the id is not part of the text. Empty ignores the model's ends."""
     logprobs: int = -1
     """-1: none; 0: the chosen token's; n: and those of the n likeliest."""
+    grammar: str = ""
+    """What the output must be, as engine.chat.structured writes it; empty: anything. Only after
+    UseVocabulary."""
+
+
+class UseVocabulary(Command, tag="use_vocabulary", frozen=True):
+    """What tokens stand for: once to each runtime, before its first request with a grammar."""
+
+    tokens: list[bytes]
+    """UTF-8 bytes by token id, possibly part of a character; b"" for ids that stand for nothing."""
+    special: list[int]
+    """Ids of control tokens, whose bytes are their spelling: text never means them."""
+    ends: list[int]
+    """Ids that end an answer."""
 
 
 class Cancel(Command, tag="cancel", frozen=True):
@@ -260,7 +274,7 @@ class StatsReport(Event, tag="stats", frozen=True):
     stats: Stats
 
 
-AnyCommand = Configure | Submit | Cancel | StopAt | ReportResidency | Shutdown
+AnyCommand = Configure | UseVocabulary | Submit | Cancel | StopAt | ReportResidency | Shutdown
 AnyEvent = (
     Progress
     | Ready

@@ -11,7 +11,7 @@ from engine.chat.sampling import sampling_defaults
 from engine.chat.templates import ChatTemplate, TemplateSource, template_source
 from engine.chat.tokenizer import Tokenizer, end_tokens, load_tokenizer, special_map
 from engine.errors import ContextLengthExceeded, InvalidRequest
-from engine.messages import Sampling
+from engine.messages import Sampling, UseVocabulary
 
 
 class PromptTooLong(ContextLengthExceeded):
@@ -99,6 +99,14 @@ class TextModel:
                 f"The model {self.name} knows no reasoning effort {effort!r}.", param=param
             )
         return {"reasoning_effort": effort}
+
+    def vocabulary(self) -> UseVocabulary:
+        """What the runtime must know to hold an answer to a grammar."""
+        return UseVocabulary(
+            tokens=self.tokenizer.spellings(),
+            special=sorted(self.tokenizer.special_ids),
+            ends=list(self.end_tokens),
+        )
 
     def text_prompt(self, text: str, *, context_tokens: int) -> list[int]:
         """Tokens of a plain text, with what the tokenizer itself puts in front."""

@@ -65,6 +65,12 @@ class Tokenizer:
         """UTF-8 bytes, possibly part of a character; b"" for special and unknown ids."""
         return self._bytes.get(token, b"")
 
+    def spellings(self) -> list[bytes]:
+        """Bytes of every token by id; of special ones their spelling, of unknown ids b""."""
+        special = {number: text.encode("utf-8") for text, number in self.special.items()}
+        known = {**self._bytes, **special}
+        return [known.get(token, b"") for token in range(max(known, default=-1) + 1)]
+
     def token_label(self, token: int) -> str:
         """The token as a person reads it: its text, with U+FFFD for parts of characters."""
         text = self._added.get(token)

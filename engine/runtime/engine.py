@@ -24,6 +24,7 @@ from engine.messages import (
     StepEnded,
     StepStarted,
     Submit,
+    UseVocabulary,
 )
 from engine.options import EngineOptions
 from engine.runtime import faults
@@ -54,6 +55,7 @@ class Engine:
         self._meters = Meters()
         self._requests: dict[int, Request] = {}
         self._outbox: list[AnyEvent] = []
+        self._vocabulary: UseVocabulary | None = None
 
     @staticmethod
     def load(
@@ -73,6 +75,10 @@ class Engine:
         return self.scheduler.has_work or bool(self._outbox)
 
     # --- commands ----------------------------------------------------------------------------
+
+    def use_vocabulary(self, vocabulary: UseVocabulary) -> None:
+        """What grammars of later requests are made of."""
+        self._vocabulary = vocabulary
 
     def submit(self, submit: Submit) -> None:
         """Queue a request. One that is refused ends with RequestFailed, told by the next step.

@@ -29,6 +29,7 @@ from engine.messages import (
     StatsReport,
     StopAt,
     Submit,
+    UseVocabulary,
     unpack_commands,
 )
 from engine.runtime.openmp import wait_without_spinning
@@ -124,6 +125,8 @@ class RuntimeProcess:
 
     def _obey(self, engine: Engine, command: AnyCommand) -> None:
         match command:
+            case UseVocabulary():
+                engine.use_vocabulary(command)
             case Submit():
                 engine.submit(command)
             case Cancel():

@@ -33,6 +33,7 @@ from engine.messages import (
     StepStarted,
     StopAt,
     Submit,
+    UseVocabulary,
 )
 from engine.options import EngineOptions
 from engine.server.counters import with_earlier
@@ -107,6 +108,8 @@ class RuntimeLink:
         """Why the state is failed, or why the last restart was needed."""
         self.failure: ErrorRecord | None = None
         """Why it was given up: no runtime will be started again."""
+        self.vocabulary: Callable[[], UseVocabulary] | None = None
+        """Set once the text side is loaded; called when a request has a grammar."""
         self.ready: Ready | None = None
         self._ever_ready = False
         self.restarts = 0
@@ -121,6 +124,8 @@ class RuntimeLink:
         self._cancelled: set[int] = set()
         self._numbers = itertools.count(1)
         self._runtime: RuntimeProcess | None = None
+        self._taught: asyncio.Task[None] | None = None
+        """The handing over of the vocabulary to this runtime."""
         self._task: asyncio.Task[None] | None = None
         self._step: tuple[int, float] | None = None
         self._heard_at = 0.0
@@ -210,6 +215,8 @@ class RuntimeLink:
         """Start a request; its number is chosen here. Raises RuntimeUnavailable, RuntimeDied."""
         if self.state != "ready":
             raise self.unavailable()
+        if submit.grammar:
+            await self._teach()
         number = next(self._numbers)
         stream = RequestStream(self, number)
         if not self._streams:
@@ -227,6 +234,23 @@ class RuntimeLink:
                 self._post(Cancel(request=number))
             raise
         return stream
+
+    async def _teach(self) -> None:
+        """The runtime knows the vocabulary afterwards. Raises RuntimeUnavailable, RuntimeDied."""
+        if self._taught is None or (self._taught.done() and self._taught.exception()):
+            self._taught = asyncio.create_task(self._hand_over_vocabulary())
+        taught = self._taught
+        with contextlib.suppress(ConnectionError):
+            await asyncio.shield(taught)
+        if taught is not self._taught or taught.exception():
+            raise RuntimeDied("The runtime ended before it took the request.")
+
+    async def _hand_over_vocabulary(self) -> None:
+        runtime, vocabulary = self._runtime, self.vocabulary
+        if runtime is None or vocabulary is None:
+            raise self.unavailable()
+        # Some hundred thousand small objects: not on the loop that serves everyone.
+        await runtime.send(await asyncio.to_thread(vocabulary))
 
     async def command(self, *commands: AnyCommand) -> None:
         """Raises ConnectionError when there is no runtime."""
@@ -312,6 +336,7 @@ class RuntimeLink:
     async def _one_life(self) -> tuple[bool, RuntimeEnd]:
         """Run a runtime until it ends. Returns whether it had been ready, and how it ended."""
         self.ready = None
+        self._taught = None
         self._step = None
         self._earlier = with_earlier(self._stats, self._earlier)
         self._stats = Stats()

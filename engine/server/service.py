@@ -54,6 +54,7 @@ class Service:
     async def _load_text(self) -> None:
         try:
             self._text = await asyncio.to_thread(_load, self.place)
+            self.link.vocabulary = self._text.vocabulary
         except HeadraceError as error:
             self.link.fail(error.record())
         except Exception as error:  # noqa: BLE001 - a file broken in a way nobody thought of

@@ -13,13 +13,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 import psutil
 import pytest
 from starlette.types import Message
 
 from engine.chat.tokenizer import Tokenizer
 from engine.errors import HeadraceError, ModelFilesError, RuntimeUnavailable
-from engine.messages import Admitted, Finished, RequestFailed, Sampled, Sampling, Submit
+from engine.messages import (
+    Admitted,
+    Finished,
+    RequestFailed,
+    Sampled,
+    Sampling,
+    Submit,
+    UseVocabulary,
+)
 from engine.options import EngineOptions
 from engine.server import runtime_link, runtime_process
 from engine.server.generation import Generation, collect, generate, opened
@@ -86,6 +95,28 @@ def test_a_hang_up_reaches_the_runtime_once(caplog: pytest.LogCaptureFixture) ->
 
     with_link("waits", use)
     assert caplog.text.count("took Cancel(request=1)") == 1
+
+
+def test_each_runtime_learns_the_vocabulary_once_before_its_first_grammar(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    with_grammar = msgspec.structs.replace(SUBMIT, grammar="start: /a/")
+
+    async def use(link: RuntimeLink) -> None:
+        link.vocabulary = lambda: UseVocabulary(tokens=[b"a"], special=[], ends=[])
+        await begun(link)
+        await asyncio.gather(*(link.submit(with_grammar) for _ in range(3)))
+        os.kill(link.stats("m").runtime_pid, signal.SIGABRT)
+        while link.restarts == 0:
+            await asyncio.sleep(0.01)
+        await link.wait_loaded()
+        stream = await link.submit(with_grammar)
+        assert isinstance(await stream.next(), Admitted)
+
+    with_link("waits", use)
+    taken = re.findall(r"took (Submit|UseVocabulary)", caplog.text)
+    assert taken == ["Submit", "UseVocabulary", *["Submit"] * 3, "UseVocabulary", "Submit"]
 
 
 def test_a_runtime_that_dies_fails_its_requests_and_comes_back() -> None:
