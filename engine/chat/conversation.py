@@ -42,6 +42,21 @@ def _as_text(message: Message) -> Message:
     return plain
 
 
+def tools_as_text(messages: list[Message], tools: list[dict[str, Any]]) -> list[Message]:
+    """The tools described in the system message, for templates that know nothing of tools."""
+    functions = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+    told = (
+        "These functions can be called, one JSON description a line:\n"
+        f"<tools>\n{functions}\n</tools>\n"
+        "To call one, write its name and its arguments as JSON between tags:\n"
+        '<tool_call>\n{"name": "...", "arguments": {...}}\n</tool_call>'
+    )
+    if messages and messages[0]["role"] == "system":
+        first = {**messages[0], "content": f"{messages[0]['content']}\n\n{told}"}
+        return [first, *messages[1:]]
+    return [{"role": "system", "content": told}, *messages]
+
+
 def merge_turns(messages: list[Message]) -> list[Message]:
     """Neighbours of one role as one message, for templates that want roles to alternate."""
     merged: list[Message] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 
+from engine.chat.parsers.events import Piece
 from engine.chat.tokenizer import Tokenizer
 
 
@@ -27,6 +28,15 @@ class Detokenizer:
             self._strip_space = False
             raw = raw.removeprefix(b" ")
         return self._decoder.decode(raw)
+
+    def piece(self, token: int) -> Piece:
+        """The same for parsers, which want to see control tokens too."""
+        if token in self._tokenizer.special_ids:
+            return Piece(self._tokenizer.token_label(token), control=True)
+        return Piece(self.push(token))
+
+    def token_bytes(self, token: int) -> bytes:
+        return self._tokenizer.token_bytes(token)
 
     def finish(self) -> None:
         """Drop the incomplete tail and be ready for another text."""

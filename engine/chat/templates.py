@@ -12,7 +12,13 @@ from typing import Any
 import jinja2
 from jinja2.exceptions import SecurityError
 
-from engine.chat.conversation import Message, fold_system, merge_turns, tool_calls_as_text
+from engine.chat.conversation import (
+    Message,
+    fold_system,
+    merge_turns,
+    tool_calls_as_text,
+    tools_as_text,
+)
 from engine.chat.model_files import read_json
 from engine.chat.sandbox import BoundedEnvironment, LimitExceeded, TemplateRefusal
 from engine.chat.shields import SHIELDS, starts
@@ -116,10 +122,13 @@ class ChatTemplate:
         prepared = [self._prepared(message) for message in messages]
         if not self.mentions("tool_calls"):
             prepared = tool_calls_as_text(prepared)
+        if tools and not self.mentions("tools"):
+            prepared = tools_as_text(prepared, tools)
         pattern = starts(tuple(control_tokens))
-        shield = _shield_for(prepared, pattern)
+        shield = _shield_for([*prepared, *(tools or [])], pattern)
         if shield:
             prepared = [_shielded(message, pattern, shield) for message in prepared]
+            tools = _shielded(tools, pattern, shield)
         context = {
             **self._special,
             **(variables or {}),

@@ -7,7 +7,17 @@ from typing import Any
 
 from engine.chat.conversation import Message
 from engine.chat.model_files import ModelPlace, read_json
+from engine.chat.parsers import hermes
+from engine.chat.parsers.answer import END_OF_THINKING, THINK
+from engine.chat.parsers.families import (
+    PLAIN,
+    Family,
+    family_named,
+    family_of,
+    opens_thinking,
+)
 from engine.chat.sampling import sampling_defaults
+from engine.chat.structured import Thinking
 from engine.chat.templates import ChatTemplate, TemplateSource, template_source
 from engine.chat.tokenizer import Tokenizer, end_tokens, load_tokenizer, special_map
 from engine.errors import ContextLengthExceeded, InvalidRequest
@@ -30,6 +40,13 @@ class PromptTooLong(ContextLengthExceeded):
 
 
 @dataclass(frozen=True)
+class ChatPrompt:
+    tokens: list[int]
+    thinking: Thinking
+    """Whether the answer begins inside a thinking tag, or may open one."""
+
+
+@dataclass(frozen=True)
 class TextModel:
     place: ModelPlace
     tokenizer: Tokenizer
@@ -37,10 +54,19 @@ class TextModel:
     end_tokens: tuple[int, ...]
     """Union of what config.json, generation_config.json and the tokenizer call ends."""
     defaults: Sampling
+    family: Family = PLAIN
+    """How the model writes reasoning and tool calls."""
 
     @property
     def name(self) -> str:
         return self.place.name
+
+    def speaking(self, *, tools: bool) -> Family:
+        """The family of an answer. A model without a way of its own to call tools is told of the
+        most common one, as its template tells it of the tools."""
+        if tools and self.family is PLAIN:
+            return family_named(hermes.NAME)
+        return self.family
 
     def chat_prompt(
         self,
@@ -49,8 +75,8 @@ class TextModel:
         context_tokens: int,
         variables: dict[str, Any] | None = None,
         tools: list[dict[str, Any]] | None = None,
-    ) -> list[int]:
-        """Tokens of a conversation, up to where the answer begins.
+    ) -> ChatPrompt:
+        """A conversation up to where the answer begins.
 
         Raises ContextLengthExceeded (quickly, for texts far too long), and InvalidRequest when the
         template refuses the messages or there is none.
@@ -77,7 +103,21 @@ class TextModel:
             tokens = self.tokenizer.encode_shielded(rendered.text, rendered.shield)
         else:
             tokens = self.tokenizer.encode(rendered.text)
-        return fitting(tokens, context_tokens, "messages")
+        tokens = fitting(tokens, context_tokens, "messages")
+        return ChatPrompt(tokens, self._thinking(rendered.text))
+
+    def _thinking(self, prompt: str) -> Thinking:
+        if opens_thinking(prompt):
+            return "opened"
+        known = self.template is not None and self.template.mentions(THINK)
+        return "possible" if known and not prompt.rstrip().endswith(END_OF_THINKING) else "none"
+
+    def thinking_variables(self, *, on: bool) -> dict[str, Any]:
+        """The template's variables that switch thinking, in the spellings that templates have.
+
+        A template that cannot switch knows none of them.
+        """
+        return dict.fromkeys(("enable_thinking", "thinking"), on)
 
     def effort_variables(self, effort: str, param: str) -> dict[str, Any]:
         """The template's variables for so much reasoning; `none` switches it off.
@@ -108,6 +148,13 @@ class TextModel:
             ends=list(self.end_tokens),
         )
 
+    def effort_hint(self, effort: str) -> dict[str, Any]:
+        """The same where a model that knows no such effort may answer as it does."""
+        try:
+            return self.effort_variables(effort, "")
+        except InvalidRequest:
+            return {}
+
     def text_prompt(self, text: str, *, context_tokens: int) -> list[int]:
         """Tokens of a plain text, with what the tokenizer itself puts in front."""
         self._refuse_far_too_long(text, context_tokens, "prompt")
@@ -129,10 +176,12 @@ def fitting(tokens: list[int], context_tokens: int, param: str) -> list[int]:
     return tokens
 
 
-def load_text_model(place: ModelPlace) -> TextModel:
-    """Raises ModelFilesError or UnsupportedModel naming the file and the field at fault."""
+def load_text_model(place: ModelPlace, family: str = "") -> TextModel:
+    """`family`: how the model writes reasoning and calls; "" means as its template does.
+
+    Raises ModelFilesError or UnsupportedModel naming the file and the field at fault."""
     if place.is_gguf:
-        return _from_gguf(place)
+        return _from_gguf(place, family)
     tokenizer = load_tokenizer(place)
     config = read_json(place.path / "config.json", required=True)
     generation_path = place.path / "generation_config.json"
@@ -154,10 +203,17 @@ def load_text_model(place: ModelPlace) -> TextModel:
         template=ChatTemplate(source, special) if source else None,
         end_tokens=ends,
         defaults=sampling_defaults(generation, generation_path),
+        family=_family(family, source),
     )
 
 
-def _from_gguf(place: ModelPlace) -> TextModel:
+def _family(name: str, source: TemplateSource | None) -> Family:
+    if name:
+        return family_named(name)
+    return family_of(source.text) if source else PLAIN
+
+
+def _from_gguf(place: ModelPlace, family: str) -> TextModel:
     from engine.chat import gguf_tokenizer as gguf  # numpy only where a GGUF file is read
 
     metadata = gguf.read_metadata(place.path)
@@ -175,4 +231,5 @@ def _from_gguf(place: ModelPlace) -> TextModel:
         template=ChatTemplate(source, special) if source else None,
         end_tokens=end_tokens(tokenizer, gguf.gguf_ends(metadata)),
         defaults=Sampling(),
+        family=_family(family, source),
     )

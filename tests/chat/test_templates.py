@@ -349,7 +349,7 @@ def test_a_model_with_its_template_anywhere_chats(place: str, tmp_path: Path) ->
     write(tmp_path, "config.json", {"eos_token_id": 2})
     write(tmp_path, place, CHATML if place.endswith("jinja") else {"chat_template": CHATML})
     model = load_text_model(ModelPlace(tmp_path, "m"))
-    tokens = model.chat_prompt([USER], context_tokens=99)
+    tokens = model.chat_prompt([USER], context_tokens=99).tokens
     label = "".join(map(model.tokenizer.token_label, tokens))
     assert re.fullmatch(r"<\|im_start\|>user\nhi<\|im_end\|>\n<\|im_start\|>assistant\n", label)
 

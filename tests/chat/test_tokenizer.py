@@ -117,7 +117,7 @@ def test_a_gguf_model_has_its_ends_and_its_template(tmp_path: Path) -> None:
     write_vocabulary(path, {**pairs, "tokenizer.ggml.add_bos_token": True})
     model = load_text_model(ModelPlace(path, "m"))
     assert set(model.end_tokens) == {0, 2}
-    tokens = model.chat_prompt([{"role": "user", "content": "x"}], context_tokens=99)
+    tokens = model.chat_prompt([{"role": "user", "content": "x"}], context_tokens=99).tokens
     assert tokens[0] == 1 and tokens[-1] == 2
     assert model.text_prompt("x", context_tokens=99)[0] == 1  # what the tokenizer puts in front
 
