@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from engine.chat.parsers.families import FAMILIES
 from engine.cli.engine_options import add_engine_options, engine_options
 from engine.cli.values import given, key, number, whole
 from engine.errors import InvalidRequest
@@ -65,6 +66,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "given several times",
     )
     add(
+        "--tool-parser",
+        choices=[family.name for family in FAMILIES],
+        default="",
+        help="how the model writes reasoning and tool calls, where its template does not show it",
+    )
+    add(
         "--access-log",
         action=argparse.BooleanOptionalAction,
         help="log a line for every request, at level info; without this option, where the log is "
@@ -86,6 +93,7 @@ def run(options: argparse.Namespace) -> int:
             step_timeout_s=options.step_timeout,
             allow_hosts=tuple(options.allow_host),
             allow_origins=tuple(options.allow_origin),
+            tool_parser=options.tool_parser,
             access_log=(
                 not sys.stderr.isatty() if options.access_log is None else options.access_log
             ),

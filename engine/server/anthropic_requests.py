@@ -1,26 +1,30 @@
-"""What Anthropic clients send: the records, their checks, and their meaning in the engine's terms.
+"""What Anthropic clients send: the records and their checks.
 
 As with OpenAI's, a field works, or is harmless and accepted, or is refused by name.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from engine.chat.conversation import Message
+from engine.chat.structured import AnswerFormat
 from engine.errors import InvalidRequest
 from engine.messages import Sampling
+from engine.server.answer_formats import answer_format
+from engine.server.anthropic_messages import Blocks, Turn
+from engine.server.anthropic_tools import tool_use_of
 from engine.server.bodies import in_range, sampling_in_range
-from engine.server.openai_requests import checked_stops
+from engine.server.openai_common import checked_stops, chosen_sampling
+from engine.server.tool_use import ToolUse
 
-Blocks = str | list[dict[str, Any]]
 
+class Thinking(msgspec.Struct, frozen=True, kw_only=True):
+    """The budget is not enforced, and thoughts are always shown."""
 
-class Turn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    role: str
-    content: Blocks
+    type: Literal["enabled", "adaptive", "disabled"] = "disabled"
+    budget_tokens: int = 0
 
 
 class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -29,41 +33,35 @@ class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     model: str
     messages: list[Turn]
     system: Blocks = ""
-    # Refused unless they ask for what happens anyway.
     tools: list[dict[str, Any]] = []
     tool_choice: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "auto"})
-    thinking: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "disabled"})
-    mcp_servers: list[Any] = []
+    thinking: Thinking = Thinking()
     output_config: dict[str, Any] = {}
-    """Its effort works where the template knows one."""
-    # Harmless: hints about caching; context edits only when there are none.
+    """Its format works; its effort where the template knows one."""
+    output_format: dict[str, Any] = {}
+    """An older place of the format."""
+    mcp_servers: list[Any] = []
+    """Only none: nothing is connected to from here."""
+    # Harmless: hints about caching, routing and billing.
     cache_control: Any = None
-    context_management: dict[str, Any] = {}
+    context_management: dict[str, Any] | None = None
+    """No edit is ever applied, and the answer says so."""
+    betas: list[str] = []
+    speed: str = ""
+    inference_geo: str = ""
+    diagnostics: Any = None
+    user_profile_id: str = ""
 
     def check(self) -> None:
         """Raises InvalidRequest naming the field."""
         if not self.messages:
             raise InvalidRequest("messages is empty; send at least one.", param="messages")
-        choice = self.tool_choice.get("type")
-        # With "none" the model is not told of the tools, so that it cannot call one.
-        if self.tools and choice != "none":
-            raise InvalidRequest("tools is not supported yet.", param="tools")
-        if choice not in ("none", "auto"):
-            raise InvalidRequest(
-                f"tool_choice {choice!r} is not supported yet.", param="tool_choice"
-            )
-        if self.thinking.get("type") != "disabled":
-            raise InvalidRequest(
-                f"thinking {self.thinking.get('type')!r} is not supported yet.", param="thinking"
-            )
+        self.tool_use()
+        self.wanted()
         if self.mcp_servers:
             raise InvalidRequest("mcp_servers is not supported.", param="mcp_servers")
-        if self.context_management.get("edits"):
-            raise InvalidRequest(
-                "context_management edits are not supported.", param="context_management"
-            )
         for key in self.output_config:
-            if key != "effort":
+            if key not in ("effort", "format"):
                 raise InvalidRequest(
                     f"output_config.{key} is not supported.", param=f"output_config.{key}"
                 )
@@ -74,6 +72,19 @@ class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     @property
     def effort(self) -> str:
         return str(self.output_config.get("effort", ""))
+
+    def tool_use(self) -> ToolUse:
+        """Raises InvalidRequest."""
+        return tool_use_of(self.tools, self.tool_choice)
+
+    def wanted(self) -> AnswerFormat | None:
+        """Raises InvalidRequest."""
+        wanted, param = self.output_config.get("format"), "output_config.format"
+        if wanted is None:
+            wanted, param = self.output_format or {"type": "text"}, "output_format"
+        if not isinstance(wanted, dict):
+            raise InvalidRequest(f"{param} is not an object.", param=param)
+        return answer_format(wanted, param=param)
 
 
 class MessagesRequest(CountRequest, kw_only=True):
@@ -106,125 +117,4 @@ class MessagesRequest(CountRequest, kw_only=True):
         return checked_stops(self.stop_sequences, "stop_sequences")
 
     def sampling(self, defaults: Sampling) -> Sampling:
-        chosen = {
-            "temperature": self.temperature,
-            "top_k": None if self.top_k is None else max(0, self.top_k),
-            "top_p": self.top_p,
-        }
-        return msgspec.structs.replace(
-            defaults, **{name: value for name, value in chosen.items() if value is not None}
-        )
-
-
-def conversation(system: Blocks, turns: list[Turn]) -> list[Message]:
-    """The messages as templates read them. Raises InvalidRequest naming the block at fault."""
-    messages: list[Message] = []
-    instructions = _text_of(system, "system")
-    if instructions:
-        messages.append({"role": "system", "content": instructions})
-    for index, turn in enumerate(turns):
-        where = f"messages[{index}]"
-        if turn.role == "assistant":
-            messages.append(_assistant(turn, where))
-        elif turn.role == "user":
-            messages += _user(turn, where)
-        elif turn.role == "system":
-            messages.append(
-                {"role": "system", "content": _text_of(turn.content, f"{where}.content")}
-            )
-        else:
-            raise InvalidRequest(
-                f"{where}.role is {turn.role!r}; user, assistant and system are known.",
-                param=f"{where}.role",
-            )
-    return messages
-
-
-def _text_of(content: Blocks, where: str) -> str:
-    if isinstance(content, str):
-        return content
-    return "\n".join(
-        _field(block, "text", f"{where}[{index}]")
-        for index, block in enumerate(content)
-        if _kind(block, f"{where}[{index}]", ("text",))
-    )
-
-
-def _kind(block: dict[str, Any], where: str, known: tuple[str, ...]) -> str:
-    kind = block.get("type")
-    if not isinstance(kind, str) or kind not in known:
-        raise InvalidRequest(
-            f"{where} is of type {kind!r}; here a block may be {', '.join(known)}. "
-            "This model reads text only.",
-            param=where,
-        )
-    return kind
-
-
-def _field(block: dict[str, Any], name: str, where: str) -> str:
-    value = block.get(name)
-    if not isinstance(value, str):
-        raise InvalidRequest(f"{where}.{name} is not text.", param=f"{where}.{name}")
-    return value
-
-
-def _assistant(turn: Turn, where: str) -> Message:
-    """Text, thinking and tool calls of one turn; redacted thinking says nothing to a model."""
-    if isinstance(turn.content, str):
-        return {"role": "assistant", "content": turn.content}
-    texts, thoughts, calls = [], [], []
-    for index, block in enumerate(turn.content):
-        at = f"{where}.content[{index}]"
-        kind = _kind(block, at, ("text", "thinking", "redacted_thinking", "tool_use"))
-        if kind == "text":
-            texts.append(_field(block, "text", at))
-        elif kind == "thinking":
-            thoughts.append(_field(block, "thinking", at))
-        elif kind == "tool_use":
-            calls.append(_tool_use(block, at))
-    message: Message = {"role": "assistant", "content": "\n".join(texts)}
-    if any(thoughts):
-        message["reasoning_content"] = "\n".join(thoughts)
-    if calls:
-        message["tool_calls"] = calls
-    return message
-
-
-def _tool_use(block: dict[str, Any], where: str) -> dict[str, Any]:
-    arguments = block.get("input", {})
-    if not isinstance(arguments, dict):
-        raise InvalidRequest(f"{where}.input is not an object.", param=f"{where}.input")
-    return {
-        "id": _field(block, "id", where),
-        "type": "function",
-        "function": {"name": _field(block, "name", where), "arguments": arguments},
-    }
-
-
-def _user(turn: Turn, where: str) -> list[Message]:
-    """Tool results become messages of their own, in order with the text around them."""
-    if isinstance(turn.content, str):
-        return [{"role": "user", "content": turn.content}]
-    messages: list[Message] = []
-    texts: list[str] = []
-    for index, block in enumerate(turn.content):
-        at = f"{where}.content[{index}]"
-        if _kind(block, at, ("text", "tool_result")) == "text":
-            texts.append(_field(block, "text", at))
-            continue
-        if texts:
-            messages.append({"role": "user", "content": "\n".join(texts)})
-            texts = []
-        content = _text_of(block.get("content", ""), f"{at}.content")
-        if block.get("is_error"):
-            content = f"Error: {content}" if content else "Error"
-        messages.append(
-            {
-                "role": "tool",
-                "tool_call_id": _field(block, "tool_use_id", at),
-                "content": content,
-            }
-        )
-    if texts or not messages:
-        messages.append({"role": "user", "content": "\n".join(texts)})
-    return messages
+        return chosen_sampling(self, defaults)

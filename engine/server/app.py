@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.errors import HeadraceError
-from engine.server import anthropic, control, openai
+from engine.server import anthropic, completions, control, models, openai, responses, tokens
 from engine.server.http import HUNG_UP, MethodNotAllowed, NotFound, error_response
 from engine.server.ownership import Ownership
 from engine.server.security import Security
@@ -45,6 +45,10 @@ def create_app(
     app = Starlette(
         routes=[
             *openai.routes(service),
+            *completions.routes(service),
+            *responses.routes(service),
+            *tokens.routes(service),
+            *models.routes(service),
             *anthropic.routes(service),
             *control.routes(service, ownership, end),
         ],

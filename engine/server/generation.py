@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
 
 from engine.chat.detokenizer import Detokenizer
+from engine.chat.parsers.events import OutputParser
 from engine.chat.sampling import for_runtime
 from engine.chat.stops import StopStrings
 from engine.chat.tokenizer import Tokenizer
@@ -20,9 +21,11 @@ from engine.messages import (
     Sampled,
     Sampling,
     Submit,
-    TokenLogprob,
 )
+from engine.server.output import Delta, Output
 from engine.server.runtime_link import RecordedError, RequestStream, RuntimeLink
+
+T = TypeVar("T")
 
 FIRST_EVENT_S = 2.0
 """How long a stream's HTTP status waits for the runtime's first word: errors should be statuses."""
@@ -39,17 +42,12 @@ class Generation:
     stop_strings: tuple[str, ...] = ()
     logprobs: int = -1
     """As in Submit: -1 none, 0 the chosen token's, n and the n likeliest."""
-
-
-@dataclass(frozen=True)
-class TokenText:
-    """A sampled token with its place in the output text."""
-
-    token: int
-    offset: int
-    """Characters of output before it."""
-    logprob: float
-    top: tuple[TokenLogprob, ...]
+    parser: Callable[[], OutputParser] | None = None
+    """Makes what tells text, reasoning and calls apart; None: all output is text."""
+    grammar: str = ""
+    """As in Submit: what the output may be."""
+    one_call: bool = False
+    """The answer ends after its first tool call."""
 
 
 @dataclass(frozen=True)
@@ -59,66 +57,23 @@ class Started:
 
 
 @dataclass(frozen=True)
-class TextDelta:
-    text: str
-    tokens: tuple[TokenText, ...] = ()
-    """Only where logprobs were asked for."""
-
-
-@dataclass(frozen=True)
 class Ended:
-    reason: Literal["stop", "length"]
+    reason: Literal["stop", "length", "tool_calls"]
+    """`tool_calls`: every call is complete, and nothing cut the answer."""
     stop_string: str | None
     prompt_tokens: int
     completion_tokens: int
+    reasoning_tokens: int = 0
+    """Of the completion's tokens, those that the client sees as reasoning."""
 
 
-GenerationEvent = Started | TextDelta | Ended
-
-
-@dataclass
-class _Output:
-    """Text so far: what is shown, what is held back, and the tokens it is made of."""
-
-    detokenizer: Detokenizer
-    stops: StopStrings
-    wants_tokens: bool
-    made: int = 0
-    shown: int = 0
-    sampled: int = 0
-    pending: list[TokenText] = field(default_factory=list)
-
-    def take(self, event: Sampled) -> tuple[TextDelta, str | None]:
-        """The text that this token makes certain, and the stop string that it completes."""
-        self.sampled += 1
-        if self.wants_tokens:
-            self.pending.append(
-                TokenText(event.token, self.made, event.logprob or 0.0, tuple(event.top))
-            )
-        text = self.detokenizer.push(event.token)
-        self.made += len(text)
-        result = self.stops.feed(text)
-        return self._delta(result.text), result.matched
-
-    def rest(self) -> TextDelta:
-        """What was held back, once the output has ended without a stop string."""
-        self.detokenizer.finish()
-        tail = self.stops.finish()
-        delta = self._delta(tail)
-        late, self.pending = tuple(self.pending), []
-        return TextDelta(delta.text, delta.tokens + late)
-
-    def _delta(self, text: str) -> TextDelta:
-        self.shown += len(text)
-        ready = [token for token in self.pending if token.offset < self.shown]
-        self.pending = self.pending[len(ready) :]
-        return TextDelta(text, tuple(ready))
+GenerationEvent = Started | Delta | Ended
 
 
 async def generate(
     link: RuntimeLink, tokenizer: Tokenizer, generation: Generation
 ) -> AsyncGenerator[GenerationEvent, None]:
-    """Started, TextDeltas, Ended. Raises the runtime's typed error when it fails.
+    """Started, Deltas, Ended. Raises the runtime's typed error when it fails.
 
     Closing the generator (the client hung up) cancels the request in the runtime.
     """
@@ -130,25 +85,29 @@ async def generate(
             sampling=for_runtime(generation.sampling),
             stop_tokens=list(generation.stop_tokens),
             logprobs=generation.logprobs,
+            grammar=generation.grammar,
         )
     )
-    output = _Output(
-        Detokenizer(tokenizer), StopStrings(generation.stop_strings), generation.logprobs >= 0
+    output = Output(
+        Detokenizer(tokenizer),
+        StopStrings(generation.stop_strings),
+        generation.parser() if generation.parser is not None else None,
+        wants_tokens=generation.logprobs >= 0,
+        one_call=generation.one_call,
     )
-    stopped: str | None = None
     try:
         async for event in stream:
             match event:
                 case Admitted():
                     yield Started(event.prompt_tokens, event.cached_tokens)
-                case Sampled() if stopped is None:
-                    delta, stopped = output.take(event)
-                    if delta.text or delta.tokens:
+                case Sampled() if not output.is_over():
+                    delta = output.take(event)
+                    if delta:
                         yield delta
-                    if stopped is not None:
+                    if output.is_over():
                         await _stop(stream, output.sampled)
                 case Finished():
-                    for last in _last_events(event, output, stopped):
+                    for last in _last_events(event, output):
                         yield last
                 case RequestFailed():
                     raise RecordedError(event.error)
@@ -163,50 +122,28 @@ async def _stop(stream: RequestStream, keep: int) -> None:
         await stream.stop_at(keep)
 
 
-def _last_events(event: Finished, output: _Output, stopped: str | None) -> list[GenerationEvent]:
+def _last_events(event: Finished, output: Output) -> list[GenerationEvent]:
     if event.reason == "cancelled":
         raise RuntimeDied("The runtime cancelled the request.")
     events: list[GenerationEvent] = []
-    if stopped is None:
+    made = event.completion_tokens
+    if output.is_over():
+        # The runtime may have finished before it read of the stop: what it made after is not
+        # counted.
+        made = min(made, output.sampled)
+    else:
         rest = output.rest()
-        if rest.text or rest.tokens:
+        if rest:
             events.append(rest)
     # A stop string that the last allowed token completed is still a stop.
-    reason = "stop" if stopped is not None else event.reason
-    # The runtime may have finished before it read of the stop: what it made after is not counted.
-    made = event.completion_tokens
-    if stopped is not None:
-        made = min(made, output.sampled)
-    events.append(Ended(reason, stopped, event.prompt_tokens, made))
-    return events
+    reason: Literal["stop", "length", "tool_calls"] = "stop" if output.is_over() else event.reason
+    if reason == "stop" and output.calls_complete:
+        reason = "tool_calls"
+    ended = Ended(reason, output.stop_string, event.prompt_tokens, made, output.reasoning_tokens)
+    return [*events, ended]
 
 
-@dataclass(frozen=True)
-class Completed:
-    text: str
-    tokens: tuple[TokenText, ...]
-    started: Started
-    ended: Ended
-
-
-async def collect(events: AsyncIterator[GenerationEvent]) -> Completed:
-    """All of a generation's events as one answer."""
-    texts: list[str] = []
-    tokens: list[TokenText] = []
-    started = Started(0, 0)
-    async for event in events:
-        match event:
-            case Started():
-                started = event
-            case TextDelta():
-                texts.append(event.text)
-                tokens += event.tokens
-            case Ended():
-                return Completed("".join(texts), tuple(tokens), started, event)
-    raise RuntimeDied("The runtime ended without finishing the request.")
-
-
-class Opened:
+class Opened(Generic[T]):
     """A generation's events from the first one on. Whether read or not, it must be closed.
 
     No generator: closing one that was never begun runs nothing of it, and the request would go on.
@@ -214,16 +151,16 @@ class Opened:
 
     def __init__(
         self,
-        first: asyncio.Future[GenerationEvent],
-        events: AsyncGenerator[GenerationEvent, None],
+        first: asyncio.Future[T],
+        events: AsyncGenerator[T, None],
     ) -> None:
-        self._first: asyncio.Future[GenerationEvent] | None = first
+        self._first: asyncio.Future[T] | None = first
         self._events = events
 
-    def __aiter__(self) -> Opened:
+    def __aiter__(self) -> Opened[T]:
         return self
 
-    async def __anext__(self) -> GenerationEvent:
+    async def __anext__(self) -> T:
         if self._first is None:
             return await anext(self._events)
         event = await self._first
@@ -238,9 +175,7 @@ class Opened:
         await self._events.aclose()
 
 
-async def opened(
-    events: AsyncGenerator[GenerationEvent, None], patience_s: float = FIRST_EVENT_S
-) -> Opened:
+async def opened(events: AsyncGenerator[T, None], patience_s: float = FIRST_EVENT_S) -> Opened[T]:
     """The same events, after waiting a little for the first: an early error is raised here.
 
     Once a stream's first byte is out its status is 200, whatever happens then.

@@ -45,6 +45,8 @@ class ServeOptions:
     allow_origins: tuple[str, ...] = field(default=())
     access_log: bool = True
     """Whether every request leaves a line in the log: method, path, status, time."""
+    tool_parser: str = ""
+    """Family of the model's reasoning and tool calls; "" means what its template shows."""
     runtime_command: tuple[str, ...] = COMMAND
 
 
@@ -70,7 +72,7 @@ def serve(options: ServeOptions) -> None:
         link = RuntimeLink(
             engine, step_timeout_s=options.step_timeout_s, command=options.runtime_command
         )
-        service = Service(place, options.engine.model, link)
+        service = Service(place, options.engine.model, link, options.tool_parser)
         failure = asyncio.run(_Run(options, service, ownership).until_end(sockets))
     finally:
         for sock in sockets:

@@ -9,58 +9,87 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
+from engine.chat.parsers.events import CallArguments, CallOpened, OutputEvent, Reasoning, Text
 from engine.chat.tokenizer import Tokenizer
-from engine.messages import TokenLogprob
-from engine.server.generation import Ended, Started, TextDelta, TokenText
+from engine.server.blocks import Block
+from engine.server.collected import Completed
+from engine.server.generation import Ended, Started
+from engine.server.output import Delta, TokenText
 
 LOWEST_LOGPROB = -9999.0
 """JSON has no infinity; OpenAI writes this for an impossible token."""
 
+JsonObject = dict[str, Any]
+
 
 class Answer(ABC):
-    """One answer's identity, and the pieces it is sent in."""
+    """The identity of one or several choices, and the pieces they are sent in."""
 
     prefix: ClassVar[str]
     whole_object: ClassVar[str]
     chunk_object: ClassVar[str]
 
-    def __init__(self, model: str, tokenizer: Tokenizer, *, logprobs: bool) -> None:
+    def __init__(self, model: str, tokenizer: Tokenizer, *, logprobs: bool, n: int = 1) -> None:
+        """`n`: choices that share one prompt."""
         self.id = self.prefix + uuid.uuid4().hex
         self.created = int(time.time())
         self.model = model
         self.tokenizer = tokenizer
         self.logprobs = logprobs
+        self.n = n
 
-    def whole(
-        self, text: str, tokens: Sequence[TokenText], started: Started, ended: Ended
-    ) -> dict[str, Any]:
-        choice = {
-            "index": 0,
-            **self._content(text),
-            "logprobs": self._logprobs(tokens) if self.logprobs else None,
-            "finish_reason": ended.reason,
+    def whole(self, choices: Sequence[Completed]) -> JsonObject:
+        shown = [
+            {
+                "index": index,
+                **self._content(done, index),
+                "logprobs": self._logprobs(done.tokens) if self.logprobs else None,
+                "finish_reason": done.ended.reason,
+            }
+            for index, done in enumerate(choices)
+        ]
+        counted = self.usage([(done.started, done.ended) for done in choices])
+        return {**self._envelope(self.whole_object, shown), "usage": counted}
+
+    @abstractmethod
+    def opening(self, index: int) -> Iterable[JsonObject]:
+        """Chunks before a choice's first text."""
+
+    def deltas(self, index: int, delta: Delta) -> Iterable[JsonObject]:
+        logprobs = self._logprobs(delta.tokens) if self.logprobs else None
+        for event in delta.events or (Text(""),):
+            change = self._delta(event)
+            if change is not None:
+                yield self._chunk(index, change, logprobs, None)
+                logprobs = None
+
+    def ending(self, index: int, ended: Ended) -> JsonObject:
+        return self._chunk(index, self._no_delta(), None, ended.reason)
+
+    def usage_chunk(self, counts: Sequence[tuple[Started, Ended]]) -> JsonObject:
+        return {**self._envelope(self.chunk_object, []), "usage": self.usage(counts)}
+
+    def usage(self, counts: Sequence[tuple[Started, Ended]]) -> JsonObject:
+        """A prompt that several choices share counts once."""
+        prompt = sum(ended.prompt_tokens for _, ended in counts[:: self.n])
+        made = sum(ended.completion_tokens for _, ended in counts)
+        cached = sum(started.cached_tokens for started, _ in counts[:: self.n])
+        reasoning = sum(ended.reasoning_tokens for _, ended in counts)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": made,
+            "total_tokens": prompt + made,
+            "prompt_tokens_details": {"cached_tokens": cached},
+            "completion_tokens_details": {"reasoning_tokens": reasoning},
         }
-        return {**self._envelope(self.whole_object, [choice]), "usage": usage(started, ended)}
 
-    def opening(self) -> Iterable[dict[str, Any]]:
-        """Chunks before the first text."""
-        return ()
-
-    def delta(self, event: TextDelta) -> dict[str, Any]:
-        logprobs = self._logprobs(event.tokens) if self.logprobs else None
-        return self._chunk(self._delta(event.text), logprobs, None)
-
-    def ending(self, event: Ended) -> dict[str, Any]:
-        return self._chunk(self._delta(None), None, event.reason)
-
-    def usage_chunk(self, started: Started, ended: Ended) -> dict[str, Any]:
-        return {**self._envelope(self.chunk_object, []), "usage": usage(started, ended)}
-
-    def _chunk(self, delta: dict[str, Any], logprobs: Any, reason: str | None) -> dict[str, Any]:
-        choice = {"index": 0, **delta, "logprobs": logprobs, "finish_reason": reason}
+    def _chunk(
+        self, index: int, change: JsonObject, logprobs: Any, reason: str | None
+    ) -> JsonObject:
+        choice = {"index": index, **change, "logprobs": logprobs, "finish_reason": reason}
         return self._envelope(self.chunk_object, [choice])
 
-    def _envelope(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    def _envelope(self, kind: str, choices: list[JsonObject]) -> JsonObject:
         return {
             "id": self.id,
             "object": kind,
@@ -70,13 +99,17 @@ class Answer(ABC):
         }
 
     @abstractmethod
-    def _content(self, text: str) -> dict[str, Any]: ...
+    def _content(self, done: Completed, index: int) -> JsonObject: ...
 
     @abstractmethod
-    def _delta(self, text: str | None) -> dict[str, Any]: ...
+    def _delta(self, event: OutputEvent) -> JsonObject | None:
+        """None: a client is not told of this event."""
 
     @abstractmethod
-    def _logprobs(self, tokens: Sequence[TokenText]) -> dict[str, Any]: ...
+    def _no_delta(self) -> JsonObject: ...
+
+    @abstractmethod
+    def _logprobs(self, tokens: Sequence[TokenText]) -> JsonObject: ...
 
 
 class ChatAnswer(Answer):
@@ -84,67 +117,77 @@ class ChatAnswer(Answer):
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def opening(self) -> Iterable[dict[str, Any]]:
-        return (self._chunk({"delta": {"role": "assistant", "content": ""}}, None, None),)
+    def opening(self, index: int) -> Iterable[JsonObject]:
+        first = {"delta": {"role": "assistant", "content": ""}}
+        return (self._chunk(index, first, None, None),)
 
-    def _content(self, text: str) -> dict[str, Any]:
-        return {"message": {"role": "assistant", "content": text, "refusal": None}}
-
-    def _delta(self, text: str | None) -> dict[str, Any]:
-        return {"delta": {} if text is None else {"content": text}}
-
-    def _logprobs(self, tokens: Sequence[TokenText]) -> dict[str, Any]:
-        entries = [
-            {
-                **self._entry(token.token, token.logprob),
-                "top_logprobs": [self._entry(other.token, other.logprob) for other in token.top],
-            }
-            for token in tokens
+    def _content(self, done: Completed, _index: int) -> JsonObject:
+        calls = [
+            {"id": call_id(), "type": "function", "function": _function(call)}
+            for call in done.calls
         ]
-        return {"content": entries, "refusal": None}
+        message: JsonObject = {
+            "role": "assistant",
+            "content": None if calls and not done.text else done.text,
+            "refusal": None,
+        }
+        if reasoning := done.joined("reasoning"):
+            message |= _reasoning(reasoning)
+        if calls:
+            message["tool_calls"] = calls
+        return {"message": message}
 
-    def _entry(self, token: int, logprob: float) -> dict[str, Any]:
+    def _delta(self, event: OutputEvent) -> JsonObject | None:
+        match event:
+            case Text():
+                return {"delta": {"content": event.text}}
+            case Reasoning():
+                return {"delta": _reasoning(event.text)}
+            case CallOpened():
+                opened = {"id": call_id(), "type": "function"}
+                called = {"name": event.name, "arguments": ""}
+                call = {"index": event.index, **opened, "function": called}
+                return {"delta": {"tool_calls": [call]}}
+            case CallArguments():
+                call = {"index": event.index, "function": {"arguments": event.text}}
+                return {"delta": {"tool_calls": [call]}}
+        return None
+
+    def _no_delta(self) -> JsonObject:
+        return {"delta": {}}
+
+    def _logprobs(self, tokens: Sequence[TokenText]) -> JsonObject:
+        return {"content": logprob_entries(self.tokenizer, tokens), "refusal": None}
+
+
+def _reasoning(text: str) -> JsonObject:
+    """Under both names that clients look for."""
+    return {"reasoning_content": text, "reasoning": text}
+
+
+def _function(call: Block) -> JsonObject:
+    return {"name": call.name, "arguments": call.content}
+
+
+def call_id() -> str:
+    return "call_" + uuid.uuid4().hex[:24]
+
+
+def logprob_entries(tokenizer: Tokenizer, tokens: Sequence[TokenText]) -> list[JsonObject]:
+    def entry(token: int, logprob: float) -> JsonObject:
         return {
-            "token": self.tokenizer.token_label(token),
+            "token": tokenizer.token_label(token),
             "logprob": finite(logprob),
-            "bytes": list(self.tokenizer.token_bytes(token)),
+            "bytes": list(tokenizer.token_bytes(token)),
         }
 
-
-class CompletionAnswer(Answer):
-    prefix = "cmpl-"
-    whole_object = chunk_object = "text_completion"
-
-    def _content(self, text: str) -> dict[str, Any]:
-        return {"text": text}
-
-    def _delta(self, text: str | None) -> dict[str, Any]:
-        return {"text": text or ""}
-
-    def _logprobs(self, tokens: Sequence[TokenText]) -> dict[str, Any]:
-        return {
-            "tokens": [self.tokenizer.token_label(token.token) for token in tokens],
-            "token_logprobs": [finite(token.logprob) for token in tokens],
-            "top_logprobs": [self._top(token.top) for token in tokens],
-            "text_offset": [token.offset for token in tokens],
+    return [
+        {
+            **entry(token.token, token.logprob),
+            "top_logprobs": [entry(other.token, other.logprob) for other in token.top],
         }
-
-    def _top(self, top: Sequence[TokenLogprob]) -> dict[str, float]:
-        """By label, of which several tokens may have one (parts of characters): the likeliest."""
-        labelled: dict[str, float] = {}
-        for other in top:
-            label = self.tokenizer.token_label(other.token)
-            labelled[label] = max(finite(other.logprob), labelled.get(label, LOWEST_LOGPROB))
-        return labelled
-
-
-def usage(started: Started, ended: Ended) -> dict[str, Any]:
-    return {
-        "prompt_tokens": ended.prompt_tokens,
-        "completion_tokens": ended.completion_tokens,
-        "total_tokens": ended.prompt_tokens + ended.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": started.cached_tokens},
-    }
+        for token in tokens
+    ]
 
 
 def finite(logprob: float) -> float:

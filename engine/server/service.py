@@ -14,20 +14,24 @@ from engine.messages import Ready, Stats
 from engine.server.runtime_link import RuntimeLink
 
 
-def _load(place: ModelPlace) -> TextModel:
+def _load(place: ModelPlace, family: str) -> TextModel:
     """Missing and broken files are found here, seconds before the runtime has torch imported."""
     from engine.formats.model_files import inspect_model  # numpy: not while the server starts
 
     inspect_model(place.path)
-    return load_text_model(place)
+    return load_text_model(place, family)
 
 
 class Service:
-    def __init__(self, place: ModelPlace, asked_for: str, link: RuntimeLink) -> None:
-        """`asked_for`: what the person called the model, which clients may call it too."""
+    def __init__(
+        self, place: ModelPlace, asked_for: str, link: RuntimeLink, tool_parser: str = ""
+    ) -> None:
+        """`asked_for`: what the person called the model, which clients may call it too.
+        `tool_parser`: how the model writes reasoning and calls; "" means as its template does."""
         self.place = place
         self._names = (place.name, asked_for)
         self.link = link
+        self._tool_parser = tool_parser
         self.created = int(time.time())
         self.stopping = asyncio.Event()
         """Set when the server ends: endless streams close."""
@@ -53,7 +57,7 @@ class Service:
 
     async def _load_text(self) -> None:
         try:
-            self._text = await asyncio.to_thread(_load, self.place)
+            self._text = await asyncio.to_thread(_load, self.place, self._tool_parser)
             self.link.vocabulary = self._text.vocabulary
         except HeadraceError as error:
             self.link.fail(error.record())

@@ -21,7 +21,8 @@ from engine.errors import HeadraceError
 from engine.messages import Progress, Ready, Sampling
 from engine.options import EngineOptions
 from engine.server.context_limit import explained
-from engine.server.generation import Ended, Generation, TextDelta, generate
+from engine.server.generation import Ended, Generation, generate
+from engine.server.output import Delta
 from engine.server.runtime_link import RuntimeLink
 
 
@@ -79,7 +80,7 @@ class _Talk:
         asked = [*self._messages, {"role": "user", "content": prompt}]
         context = self._ready.context_tokens
         with explained(self._ready, self._link.options):
-            tokens = self._text.chat_prompt(asked, context_tokens=context)
+            tokens = self._text.chat_prompt(asked, context_tokens=context).tokens
         room = context - len(tokens)
         generation = Generation(
             prompt=tokens,
@@ -90,7 +91,7 @@ class _Talk:
         pieces = []
         async for event in generate(self._link, self._text.tokenizer, generation):
             match event:
-                case TextDelta():
+                case Delta():
                     pieces.append(event.text)
                     print(event.text, end="", flush=True)
                 case Ended():

@@ -127,10 +127,7 @@ USER_TEXT = {"type": "text", "text": "seven"}
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"tools": [{"name": "f", "input_schema": {"type": "object"}}]}, "tools"),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
-        ({"extra_body": {"output_config": {"effort": "low"}}}, "reasoning effort 'low'"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"extra_body": {"temperature": 9}}, "temperature"),
         ({"messages": []}, "messages"),

@@ -16,8 +16,11 @@ from tokenizers import Tokenizer
 from engine.chat.model_files import ModelPlace
 from engine.chat.tokenizer import load_tokenizer
 from engine.messages import TokenLogprob
-from engine.server.generation import Ended, Started, TokenText
-from engine.server.openai_answers import CompletionAnswer
+from engine.server.blocks import Block
+from engine.server.collected import Completed
+from engine.server.completions_answers import CompletionAnswer
+from engine.server.generation import Ended, Started
+from engine.server.output import TokenText
 from tests.server.running import Server, frames
 from tests.server.tiny_model import CONTEXT
 
@@ -239,7 +242,8 @@ def test_equal_labels_keep_the_likeliest(tokenizer: Tokenizer, tiny_model: Any) 
     token = TokenText(halves[0], 0, -1.0, top)
     done = Ended("stop", None, 1, 1)
     answer = CompletionAnswer("m", ours, logprobs=True)
-    choice = answer.whole("", [token], Started(1, 0), done)["choices"][0]
+    whole = answer.whole([Completed(Started(1, 0), done, [Block("text", 0)], [token])])
+    choice = whole["choices"][0]
     assert choice["logprobs"]["top_logprobs"] == [{"\ufffd": -1.0}]
 
 

@@ -36,7 +36,6 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "ob
         ({"temperature": "warm"}, "temperature"),
         ({"temperature": 3}, "temperature"),
         ({"top_p": -0.1}, "top_p"),
-        ({"n": 2}, "n"),
         ({"n": 0, "stream": True}, "n"),
         ({"stop": [""]}, "stop"),
         ({"stop": 7}, "stop"),
@@ -48,11 +47,9 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "ob
         ({"logit_bias": {"5": 500}}, "logit_bias"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"top_logprobs": 2}, "top_logprobs"),
-        ({"tools": [TOOL]}, "tools"),
-        ({"tools": [TOOL], "tool_choice": "required"}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"functions": [{"name": "f"}]}, "functions"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "poem"}}, "response_format"),
         ({"modalities": ["audio"]}, "modalities"),
         ({"reasoning_effort": "high"}, "reasoning_effort"),
         ({"store": True}, "store"),
@@ -86,16 +83,13 @@ def test_nulls_are_absent(server: Server) -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"prompt": ["a", "b"]}, "prompt"),
         ({"prompt": [1, "b"]}, "prompt"),
         ({"prompt": [99999999]}, "prompt"),
         ({"prompt": []}, "prompt"),
         ({"prompt": ""}, "prompt"),
         ({}, "prompt"),
-        ({"prompt": "x", "echo": True}, "echo"),
         ({"prompt": "x", "suffix": "y"}, "suffix"),
         ({"prompt": "x", "best_of": 3}, "best_of"),
-        ({"prompt": "x", "max_tokens": 0}, "max_tokens"),
     ],
 )
 def test_completions_name_the_field(server: Server, fields: dict[str, Any], param: str) -> None:

@@ -1,0 +1,58 @@
+"""What a request says that the text of its answer must be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.chat.structured import AnswerFormat
+from engine.errors import InvalidRequest
+
+_ANY_OBJECT = {"type": "object"}
+
+
+def answer_format(
+    wanted: dict[str, Any], regex: str = "", grammar: str = "", param: str = "response_format"
+) -> AnswerFormat | None:
+    """`wanted`: text, json_object or json_schema, in the shapes of chat completions and of
+    responses. None: any text will do. Raises InvalidRequest."""
+    found = _format(wanted, param)
+    formats = [found, regex and AnswerFormat("regex", regex), grammar and _lark(grammar)]
+    given = [each for each in formats if each]
+    if len(given) > 1:
+        raise InvalidRequest(f"Of {param}, regex and grammar a request can have one.", param=param)
+    return given[0] if given else None
+
+
+def _lark(grammar: str) -> AnswerFormat:
+    return AnswerFormat("lark", grammar)
+
+
+def _format(wanted: dict[str, Any], param: str) -> AnswerFormat | None:
+    kind = wanted.get("type")
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return AnswerFormat("json_schema", _schema(wanted.get("schema"), param, _ANY_OBJECT))
+    if kind == "json_schema":
+        # Chat completions nest what responses do not.
+        nested = wanted.get("json_schema")
+        where = f"{param}.json_schema" if nested is not None else param
+        holder = nested if isinstance(nested, dict) else wanted
+        return AnswerFormat("json_schema", _schema(holder.get("schema"), f"{where}.schema", None))
+    for name in ("regex", "grammar"):
+        text = wanted.get(name, wanted.get("pattern", wanted.get("value")))
+        if kind == name and isinstance(text, str) and text:
+            return AnswerFormat("regex", text) if name == "regex" else _lark(text)
+    raise InvalidRequest(
+        f"{param}.type {kind!r} is not supported; text, json_object, json_schema, regex and "
+        "grammar are.",
+        param=param,
+    )
+
+
+def _schema(schema: Any, where: str, default: Any) -> Any:
+    if schema is None:
+        schema = default
+    if not isinstance(schema, dict | bool):
+        raise InvalidRequest(f"{where} is not a JSON schema.", param=where)
+    return schema

@@ -1,0 +1,131 @@
+"""The messages of Anthropic clients, and their meaning as templates read them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from engine.chat.conversation import Message
+from engine.errors import InvalidRequest
+
+Blocks = str | list[dict[str, Any]]
+
+
+class Turn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    role: str
+    content: Blocks
+
+
+def conversation(system: Blocks, turns: list[Turn]) -> list[Message]:
+    """The messages as templates read them. Raises InvalidRequest naming the block at fault."""
+    messages: list[Message] = []
+    instructions = _text_of(system, "system")
+    if instructions:
+        messages.append({"role": "system", "content": instructions})
+    for index, turn in enumerate(turns):
+        where = f"messages[{index}]"
+        if turn.role == "assistant":
+            messages.append(_assistant(turn, where))
+        elif turn.role == "user":
+            messages += _user(turn, where)
+        elif turn.role == "system":
+            messages.append(
+                {"role": "system", "content": _text_of(turn.content, f"{where}.content")}
+            )
+        else:
+            raise InvalidRequest(
+                f"{where}.role is {turn.role!r}; user, assistant and system are known.",
+                param=f"{where}.role",
+            )
+    return messages
+
+
+def _text_of(content: Blocks, where: str) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(
+        _field(block, "text", f"{where}[{index}]")
+        for index, block in enumerate(content)
+        if _kind(block, f"{where}[{index}]", ("text",))
+    )
+
+
+def _kind(block: dict[str, Any], where: str, known: tuple[str, ...]) -> str:
+    kind = block.get("type")
+    if not isinstance(kind, str) or kind not in known:
+        raise InvalidRequest(
+            f"{where} is of type {kind!r}; here a block may be {', '.join(known)}. "
+            "This model reads text only.",
+            param=where,
+        )
+    return kind
+
+
+def _field(block: dict[str, Any], name: str, where: str) -> str:
+    value = block.get(name)
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{where}.{name} is not text.", param=f"{where}.{name}")
+    return value
+
+
+def _assistant(turn: Turn, where: str) -> Message:
+    """Text, thinking and tool calls of one turn; redacted thinking says nothing to a model."""
+    if isinstance(turn.content, str):
+        return {"role": "assistant", "content": turn.content}
+    texts, thoughts, calls = [], [], []
+    for index, block in enumerate(turn.content):
+        at = f"{where}.content[{index}]"
+        kind = _kind(block, at, ("text", "thinking", "redacted_thinking", "tool_use"))
+        if kind == "text":
+            texts.append(_field(block, "text", at))
+        elif kind == "thinking":
+            thoughts.append(_field(block, "thinking", at))
+        elif kind == "tool_use":
+            calls.append(_tool_use(block, at))
+    message: Message = {"role": "assistant", "content": "\n".join(texts)}
+    if any(thoughts):
+        message["reasoning_content"] = "\n".join(thoughts)
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _tool_use(block: dict[str, Any], where: str) -> dict[str, Any]:
+    arguments = block.get("input", {})
+    if not isinstance(arguments, dict):
+        raise InvalidRequest(f"{where}.input is not an object.", param=f"{where}.input")
+    return {
+        "id": _field(block, "id", where),
+        "type": "function",
+        "function": {"name": _field(block, "name", where), "arguments": arguments},
+    }
+
+
+def _user(turn: Turn, where: str) -> list[Message]:
+    """Tool results become messages of their own, in order with the text around them."""
+    if isinstance(turn.content, str):
+        return [{"role": "user", "content": turn.content}]
+    messages: list[Message] = []
+    texts: list[str] = []
+    for index, block in enumerate(turn.content):
+        at = f"{where}.content[{index}]"
+        if _kind(block, at, ("text", "tool_result")) == "text":
+            texts.append(_field(block, "text", at))
+            continue
+        if texts:
+            messages.append({"role": "user", "content": "\n".join(texts)})
+            texts = []
+        content = _text_of(block.get("content", ""), f"{at}.content")
+        if block.get("is_error"):
+            content = f"Error: {content}" if content else "Error"
+        messages.append(
+            {
+                "role": "tool",
+                "tool_call_id": _field(block, "tool_use_id", at),
+                "content": content,
+            }
+        )
+    if texts or not messages:
+        messages.append({"role": "user", "content": "\n".join(texts)})
+    return messages

@@ -1,0 +1,41 @@
+"""Tools and the choice among them as Anthropic clients say it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.errors import InvalidRequest
+from engine.server.tool_use import ToolUse, function, tool_use
+
+_MODES = {"auto": "auto", "any": "required", "tool": "required", "none": "none"}
+
+
+def tool_use_of(tools: list[dict[str, Any]], choice: dict[str, Any]) -> ToolUse:
+    """Raises InvalidRequest naming the field at fault."""
+    functions = [_function(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
+    kind, name = choice.get("type"), choice.get("name")
+    if kind not in _MODES:
+        raise InvalidRequest(
+            f"tool_choice.type is {kind!r}; auto, any, tool and none are known.",
+            param="tool_choice.type",
+        )
+    if kind == "tool" and not isinstance(name, str):
+        raise InvalidRequest("tool_choice.name is missing.", param="tool_choice.name")
+    return tool_use(
+        functions,
+        mode=_MODES[kind],
+        only=[str(name)] if kind == "tool" else None,
+        several=not choice.get("disable_parallel_tool_use"),
+    )
+
+
+def _function(tool: dict[str, Any], where: str) -> dict[str, Any]:
+    kind = tool.get("type")
+    if kind not in (None, "custom"):
+        raise InvalidRequest(
+            f"{where} is of type {kind!r}: tools that run at the service, or that a model must "
+            "know by itself, are not offered here.",
+            hint="Describe it with name and input_schema.",
+            param=f"{where}.type",
+        )
+    return function(where, tool.get("name"), tool.get("description"), tool.get("input_schema"))

@@ -1,0 +1,50 @@
+"""The model list, in a shape that is OpenAI's and Anthropic's at once."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from engine.server.http import json_response
+from engine.server.service import Service
+
+
+def routes(service: Service) -> list[Route]:
+    listed = Models(service)
+    return [
+        Route("/v1/models", listed.models, methods=["GET"]),
+        Route("/v1/models/{model:path}", listed.model, methods=["GET"]),
+    ]
+
+
+class Models:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def models(self, _request: Request) -> Response:
+        entry = self._entry()
+        # has_more and the ids are what Anthropic's client reads of the same list.
+        ends = {"has_more": False, "first_id": entry["id"], "last_id": entry["id"]}
+        return json_response({"object": "list", "data": [entry], **ends})
+
+    async def model(self, request: Request) -> Response:
+        self._service.check_model(request.path_params["model"])
+        return json_response(self._entry())
+
+    def _entry(self) -> dict[str, Any]:
+        ready = self._service.link.ready
+        created = self._service.created
+        return {
+            "id": self._service.name,
+            "object": "model",
+            "created": created,
+            "owned_by": "headrace",
+            "type": "model",
+            "display_name": self._service.name,
+            "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(created)),
+            "context_length": ready.context_tokens if ready is not None else None,
+        }

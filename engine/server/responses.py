@@ -1,0 +1,210 @@
+"""OpenAI's Responses API."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from engine.chat.text_model import TextModel
+from engine.errors import HeadraceError, InvalidRequest
+from engine.server.blocks import Blocks
+from engine.server.bodies import convert, parse_json, read_body
+from engine.server.context_limit import explained
+from engine.server.generation import (
+    Ended,
+    GenerationEvent,
+    Opened,
+    Started,
+    generate,
+    opened,
+)
+from engine.server.http import HUNG_UP, EventStream, json_response, unless_hung_up
+from engine.server.output import Delta
+from engine.server.responses_answers import JsonObject, ResponseAnswer
+from engine.server.responses_input import Item, conversation
+from engine.server.responses_requests import CountRequest, ResponsesRequest
+from engine.server.responses_store import ResponseStore
+from engine.server.service import Service
+from engine.server.turns import Turn, prepared, rendered
+
+_NESTED = ("input", "tools", "reasoning", "text", "stream_options", "tool_choice")
+UNBOUNDED = 1 << 40
+
+
+def routes(service: Service) -> list[Route]:
+    api = Responses(service)
+    return [
+        Route("/v1/responses", api.create, methods=["POST"]),
+        Route("/v1/responses/input_tokens", api.count, methods=["POST"]),
+        Route("/v1/responses/{id}", api.one, methods=["GET", "DELETE"]),
+        Route("/v1/responses/{id}/input_items", api.input_items, methods=["GET"]),
+        Route("/v1/responses/{id}/cancel", api.cancel, methods=["POST"]),
+    ]
+
+
+class Responses:
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._store = ResponseStore()
+
+    async def create(self, request: Request) -> Response:
+        service = self._service
+        body = convert(
+            parse_json(await read_body(request)), ResponsesRequest, null_is_absent=_NESTED
+        )
+        body.check()
+        before, sent = self._items(body)
+        messages = conversation(body.instructions, [*before, *sent])
+        service.check_model(body.model)
+        text, ready = await service.ready()
+        tools = body.response_tools()
+        turn = Turn(
+            messages=messages,
+            sampling=body.sampling(text.defaults),
+            max_tokens=body.max_output_tokens,
+            tools=tools.use,
+            variables=_variables(body, text),
+            wanted=body.wanted(),
+            logprobs=body.logprobs,
+        )
+        with explained(ready, service.link.options):
+            generation = await prepared(text, ready, turn)
+        events = generate(service.link, text.tokenizer, generation)
+        answer = ResponseAnswer(body, text.name, tools, text.tokenizer)
+
+        def keep() -> None:
+            if body.store:
+                self._store.put(answer.response, before, sent)
+
+        if body.stream:
+            source = await opened(events)
+            return EventStream(self._frames(source, answer, keep), source=source)
+        with service.served():
+            async with aclosing(events):
+                done = await unless_hung_up(request, _whole(events, answer))
+        if done is None:
+            return Response(status_code=HUNG_UP)
+        keep()
+        return json_response(done)
+
+    async def count(self, request: Request) -> Response:
+        """How many tokens a request's prompt has."""
+        service = self._service
+        body = convert(parse_json(await read_body(request)), CountRequest, null_is_absent=_NESTED)
+        body.check()
+        before, sent = self._items(body)
+        messages = conversation(body.instructions, [*before, *sent])
+        service.check_model(body.model)
+        text = await service.text()
+        with service.served():
+            use = body.response_tools().use
+            prompt = await rendered(text, messages, use, _variables(body, text), UNBOUNDED)
+        return json_response(
+            {"object": "response.input_tokens", "input_tokens": len(prompt.tokens)}
+        )
+
+    async def one(self, request: Request) -> Response:
+        id_ = request.path_params["id"]
+        if request.method == "DELETE":
+            self._store.delete(id_)
+            return json_response({"id": id_, "object": "response", "deleted": True})
+        return json_response(self._store.get(id_).response)
+
+    async def input_items(self, request: Request) -> Response:
+        sent = self._store.get(request.path_params["id"]).input
+        items = [
+            {"id": f"item_{index}", "type": "message", **each} for index, each in enumerate(sent)
+        ]
+        ends = {
+            "first_id": items[0]["id"] if items else None,
+            "last_id": items[-1]["id"] if items else None,
+        }
+        return json_response({"object": "list", "data": items[::-1], "has_more": False, **ends})
+
+    async def cancel(self, request: Request) -> Response:
+        self._store.get(request.path_params["id"])
+        raise InvalidRequest(
+            "Only background responses can be cancelled, and there are none here; a stream ends "
+            "when its connection is closed.",
+            param="response_id",
+        )
+
+    def _items(self, body: CountRequest) -> tuple[list[Item], list[Item]]:
+        """The conversation that a request goes on from, and what it adds."""
+        before: list[Item] = []
+        if body.previous_response_id:
+            before = self._store.previous(body.previous_response_id).conversation
+        if isinstance(body.input, str):
+            return before, [{"type": "message", "role": "user", "content": body.input}]
+        sent = [self._resolved(item, f"input[{at}]") for at, item in enumerate(body.input)]
+        if not before and not sent:
+            raise InvalidRequest("input is empty; send at least one item.", param="input")
+        return before, sent
+
+    def _resolved(self, item: Item, where: str) -> Item:
+        kind, id_ = item.get("type"), item.get("id")
+        if kind != "item_reference" and not (kind is None and "role" not in item):
+            return item
+        found = self._store.item(id_) if isinstance(id_, str) else None
+        if found is None:
+            raise InvalidRequest(
+                f"{where} refers to an item {id_!r} that is not stored here.", param=where
+            )
+        return found
+
+    async def _frames(
+        self, events: Opened[GenerationEvent], answer: ResponseAnswer, keep: Any
+    ) -> AsyncIterator[bytes]:
+        with self._service.served():
+            async with aclosing(events):
+                try:
+                    async for part in _parts(events, answer):
+                        if part.get("response") is answer.response:
+                            keep()  # before a client can refer to it
+                        yield _event(part)
+                except HeadraceError as error:
+                    yield _event(answer.failing(error))
+
+
+async def _parts(
+    events: AsyncIterator[GenerationEvent], answer: ResponseAnswer
+) -> AsyncGenerator[JsonObject, None]:
+    started: Started | None = None
+    blocks = Blocks()
+    for part in answer.starting():
+        yield part
+    async for event in events:
+        match event:
+            case Started():
+                started = event
+            case Delta():
+                for part in answer.changes(blocks.feed(event.events), event.tokens):
+                    yield part
+            case Ended():
+                cut = event.reason == "length"
+                for part in answer.changes(blocks.finish(), cut=cut):
+                    yield part
+                for part in answer.ending(started or Started(event.prompt_tokens, 0), event):
+                    yield part
+
+
+async def _whole(events: AsyncIterator[GenerationEvent], answer: ResponseAnswer) -> JsonObject:
+    async for _ in _parts(events, answer):
+        pass
+    return answer.response
+
+
+def _event(content: JsonObject) -> bytes:
+    name = str(content["type"]).encode()
+    return b"event: " + name + b"\ndata: " + msgspec.json.encode(content) + b"\n\n"
+
+
+def _variables(body: CountRequest, text: TextModel) -> dict[str, Any]:
+    """Effort is a hint here: clients send it to every model."""
+    return text.effort_hint(body.reasoning.effort)

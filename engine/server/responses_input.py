@@ -1,0 +1,147 @@
+"""Items of the Responses API as messages that templates read."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from engine.chat.conversation import Message
+from engine.errors import InvalidRequest
+from engine.server.openai_messages import plain_text
+from engine.server.responses_tools import full_name
+
+Item = dict[str, Any]
+
+_ROLES = ("user", "assistant", "system", "developer")
+_SILENT = ("web_search_call", "image_generation_call", "tool_search_call", "tool_search_output")
+"""Traces of tools that run elsewhere, in a history that began elsewhere."""
+_SEALED = "headrace:"
+
+
+def sealed(reasoning: str) -> str:
+    """Reasoning as the opaque text that clients who store for themselves send back."""
+    return _SEALED + base64.b64encode(reasoning.encode()).decode()
+
+
+def conversation(instructions: str, items: Sequence[Item]) -> list[Message]:
+    """The messages. Raises InvalidRequest naming the item at fault."""
+    reading = _Reading()
+    if instructions:
+        reading.messages.append({"role": "system", "content": instructions})
+    for index, item in enumerate(items):
+        reading.take(item, f"input[{index}]")
+    reading.flush()
+    return reading.messages
+
+
+class _Reading:
+    """An answer's reasoning, text and calls are items of their own, and one message here."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self._answer: Message = {}
+
+    def flush(self) -> None:
+        if self._answer:
+            self.messages.append({"role": "assistant", "content": "", **self._answer})
+        self._answer = {}
+
+    def take(self, item: Item, where: str) -> None:
+        kind = item.get("type", "message" if "role" in item else None)
+        match kind:
+            case "message":
+                self._message(item, where)
+            case "reasoning":
+                if self._answer.keys() - {"reasoning_content"}:
+                    self.flush()
+                if text := _reasoning(item):
+                    before = self._answer.get("reasoning_content")
+                    self._answer["reasoning_content"] = f"{before}\n{text}" if before else text
+            case "function_call":
+                self._call(item, where, _arguments(item, where))
+            case "custom_tool_call":
+                self._call(item, where, {"input": _text(item, "input", where)})
+            case "function_call_output" | "custom_tool_call_output":
+                self.flush()
+                self.messages.append(
+                    {
+                        "role": "tool",
+                        "tool_call_id": _text(item, "call_id", where),
+                        "content": _content(item.get("output"), f"{where}.output"),
+                    }
+                )
+            case _ if kind not in _SILENT:
+                raise InvalidRequest(
+                    f"{where} is of type {kind!r}, which is not supported.", param=where
+                )
+
+    def _message(self, item: Item, where: str) -> None:
+        role = item.get("role")
+        if role not in _ROLES:
+            raise InvalidRequest(
+                f"{where}.role is {role!r}; {', '.join(_ROLES)} are known.", param=f"{where}.role"
+            )
+        content = _content(item.get("content"), f"{where}.content")
+        if role != "assistant":
+            self.flush()
+            self.messages.append({"role": role, "content": content})
+            return
+        if self._answer.keys() - {"reasoning_content"}:
+            self.flush()
+        self._answer["content"] = content
+
+    def _call(self, item: Item, where: str, arguments: dict[str, Any]) -> None:
+        namespace = item.get("namespace")
+        name = full_name(_text(item, "name", where), str(namespace or ""))
+        self._answer.setdefault("tool_calls", []).append(
+            {
+                "id": _text(item, "call_id", where),
+                "type": "function",
+                "function": {"name": name, "arguments": arguments},
+            }
+        )
+
+
+def _text(item: Item, field: str, where: str) -> str:
+    value = item.get(field)
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{where}.{field} is not text.", param=f"{where}.{field}")
+    return value
+
+
+def _content(content: Any, where: str) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+        raise InvalidRequest(f"{where} is neither text nor a list of parts.", param=where)
+    return plain_text(content, where)
+
+
+def _arguments(item: Item, where: str) -> dict[str, Any]:
+    text = item.get("arguments") or "{}"
+    try:
+        arguments = msgspec.json.decode(text) if isinstance(text, str) else None
+    except (msgspec.DecodeError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise InvalidRequest(
+            f"{where}.arguments is not the text of a JSON object.", param=f"{where}.arguments"
+        )
+    return arguments
+
+
+def _reasoning(item: Item) -> str:
+    """As it was given out here; of other services' reasoning no more than a summary is known."""
+    parts = item.get("content") or ()
+    sealed_text = item.get("encrypted_content")
+    if not parts and isinstance(sealed_text, str) and sealed_text.startswith(_SEALED):
+        try:
+            return base64.b64decode(sealed_text.removeprefix(_SEALED), validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            return ""
+    texts = [part.get("text") for part in parts or item.get("summary") or () if part]
+    return "\n".join(text for text in texts if isinstance(text, str))

@@ -1,0 +1,105 @@
+"""Tools and the choice among them as the Responses API says it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from engine.errors import InvalidRequest
+from engine.server.openai_tools import allowed_tools
+from engine.server.tool_use import ToolUse, function, tool_use
+
+HOSTED = ("web_search", "image_generation", "tool_search")
+"""Beginnings of the types of tools that run at the service, which agents send to every server:
+there are none here, and the model is not told of them."""
+_TEXT_INPUT = {
+    "type": "object",
+    "properties": {"input": {"type": "string"}},
+    "required": ["input"],
+}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What the client calls a tool that the model knows as one function of one name."""
+
+    name: str
+    namespace: str = ""
+    custom: bool = False
+    """Takes plain text, not an object."""
+
+
+@dataclass(frozen=True)
+class ResponseTools:
+    use: ToolUse
+    origins: dict[str, Origin]
+
+    def origin(self, name: str) -> Origin:
+        """Of what the model calls, which need not be among the tools."""
+        return self.origins.get(name, Origin(name))
+
+
+def full_name(name: str, namespace: str) -> str:
+    return f"{namespace}__{name}" if namespace else name
+
+
+def response_tools(
+    tools: list[dict[str, Any]], choice: str | dict[str, Any], *, several: bool
+) -> ResponseTools:
+    """Raises InvalidRequest naming the field at fault."""
+    functions, origins = [], {}
+    for index, tool in enumerate(tools):
+        for described, origin in _functions(tool, f"tools[{index}]", ""):
+            functions.append(described)
+            origins[described["function"]["name"]] = origin
+    mode, only = _choice(choice)
+    return ResponseTools(tool_use(functions, mode=mode, only=only, several=several), origins)
+
+
+def _functions(
+    tool: dict[str, Any], where: str, namespace: str
+) -> Iterator[tuple[dict[str, Any], Origin]]:
+    kind, name = tool.get("type"), tool.get("name")
+    if kind == "namespace" and isinstance(tool.get("tools"), list) and not namespace:
+        for index, nested in enumerate(tool["tools"]):
+            at = f"{where}.tools[{index}]"
+            if not isinstance(nested, dict):
+                raise InvalidRequest(f"{at} is not an object.", param=at)
+            yield from _functions(nested, at, str(name))
+    elif kind in ("function", "custom"):
+        custom = kind == "custom"
+        parameters = _TEXT_INPUT if custom else tool.get("parameters")
+        known_as = full_name(name, namespace) if isinstance(name, str) else name
+        described = function(where, known_as, _description(tool), parameters)
+        yield described, Origin(str(name), namespace, custom)
+    elif not isinstance(kind, str) or not kind.startswith(HOSTED):
+        raise InvalidRequest(
+            f"{where} is of type {kind!r}; function, custom and namespace are supported.",
+            param=where,
+        )
+
+
+def _description(tool: dict[str, Any]) -> Any:
+    """With the grammar of a custom tool's input, which the model cannot know otherwise."""
+    description, wanted = tool.get("description"), tool.get("format")
+    if isinstance(wanted, dict) and wanted.get("definition"):
+        return f"{description or ''}\nGrammar of the input:\n{wanted['definition']}".strip()
+    return description
+
+
+def _choice(choice: str | dict[str, Any]) -> tuple[str, list[str] | None]:
+    """Mode, and the names that it is about."""
+    if choice in ("none", "auto", "required"):
+        return str(choice), None
+    if isinstance(choice, dict):
+        name, namespace = choice.get("name"), choice.get("namespace") or ""
+        if choice.get("type") in ("function", "custom") and isinstance(name, str):
+            return "required", [full_name(name, str(namespace))]
+        if choice.get("type") == "allowed_tools":
+            return allowed_tools(choice.get("mode"), choice.get("tools"))
+    raise InvalidRequest(
+        f"tool_choice {choice!r} is not supported; none, auto, required, a named function and "
+        "allowed_tools are.",
+        param="tool_choice",
+    )

@@ -1,0 +1,105 @@
+"""One answer in a conversation: from what every chat protocol asks for to what is generated."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.chat.conversation import Message
+from engine.chat.parsers import harmony
+from engine.chat.parsers.events import OutputParser
+from engine.chat.structured import AnswerFormat, enforced_calls, structured_answer
+from engine.chat.text_model import ChatPrompt, TextModel
+from engine.errors import InvalidRequest
+from engine.messages import Ready, Sampling
+from engine.server.generation import Generation
+from engine.server.tool_use import NO_TOOLS, ToolUse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    messages: list[Message]
+    sampling: Sampling
+    max_tokens: int | None = None
+    """An upper bound: more than the context holds is no fault. None: all that it holds."""
+    tools: ToolUse = NO_TOOLS
+    variables: dict[str, Any] = field(default_factory=dict)
+    """Of the model's template."""
+    wanted: AnswerFormat | None = None
+    stop_strings: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int = -1
+
+
+async def rendered(
+    text: TextModel,
+    messages: list[Message],
+    tools: ToolUse,
+    variables: dict[str, Any],
+    context_tokens: int,
+) -> ChatPrompt:
+    """The prompt of a turn. Raises InvalidRequest, and PromptTooLong."""
+    return await asyncio.to_thread(
+        text.chat_prompt,
+        messages,
+        context_tokens=context_tokens,
+        variables=variables,
+        tools=list(tools.offered) or None,
+    )
+
+
+async def prepared(text: TextModel, ready: Ready, turn: Turn) -> Generation:
+    """Raises InvalidRequest, and PromptTooLong."""
+    prompt = await rendered(text, turn.messages, turn.tools, turn.variables, ready.context_tokens)
+    room = ready.context_tokens - len(prompt.tokens)
+    return Generation(
+        prompt=prompt.tokens,
+        max_tokens=room if turn.max_tokens is None else min(turn.max_tokens, room),
+        sampling=turn.sampling,
+        stop_tokens=() if turn.ignore_eos else text.end_tokens,
+        stop_strings=turn.stop_strings,
+        logprobs=turn.logprobs,
+        parser=_Parsing(text, turn.tools, prompt) if _is_parsed(text, turn, prompt) else None,
+        grammar=_grammar(text, turn, prompt),
+        one_call=not turn.tools.several,
+    )
+
+
+def _is_parsed(text: TextModel, turn: Turn, prompt: ChatPrompt) -> bool:
+    """Output without calls and without reasoning is text as it comes."""
+    thinks = prompt.thinking != "none" or text.family.name == harmony.NAME
+    return thinks or bool(turn.tools.callable)
+
+
+@dataclass(frozen=True)
+class _Parsing:
+    text: TextModel
+    tools: ToolUse
+    prompt: ChatPrompt
+
+    def __call__(self) -> OutputParser:
+        family = self.text.speaking(tools=bool(self.tools.callable))
+        return family.parser(
+            self.tools.callable,
+            self.text.tokenizer.special,
+            thinking=self.prompt.thinking == "opened",
+        )
+
+
+def _grammar(text: TextModel, turn: Turn, prompt: ChatPrompt) -> str:
+    tools = turn.tools
+    family, special = text.speaking(tools=bool(tools.callable)), text.tokenizer.special
+    if tools.enforced:
+        return enforced_calls(
+            family, tools.callable, special, prompt.thinking, several=tools.several
+        )
+    if turn.wanted is None:
+        return ""
+    if tools.callable:
+        raise InvalidRequest(
+            "A format for the answer and tools that may be called cannot be asked for at once.",
+            hint='Send tool_choice "none" or "required", or leave one of the two out.',
+            param="tools",
+        )
+    return structured_answer(family, turn.wanted, special, prompt.thinking)
