@@ -7,7 +7,7 @@ Records only ever gain fields with defaults; none is renamed or removed.
 from __future__ import annotations
 
 import struct
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -57,8 +57,28 @@ class Submit(Command, tag="submit", frozen=True):
     logprobs: int = -1
     """-1: none; 0: the chosen token's; n: and those of the n likeliest."""
     grammar: str = ""
-    """What the output must be, as engine.chat.structured writes it; empty: anything. Only after
+    """What the output must be: JSON of a GrammarDocument; empty: anything. Only after
     UseVocabulary."""
+
+
+class GrammarSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A part of a request that a grammar was made of, so that a fault can be told in its terms."""
+
+    param: str
+    """The request's field."""
+    what: str
+    """Begins the sentence about a fault: `The schema of the tool 'add'`."""
+    json_schema: Any = None
+
+
+class GrammarDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A grammar for a whole answer, in llguidance's terms."""
+
+    start: str
+    """Lark with a rule `start`."""
+    named: dict[str, dict[str, Any]] = {}
+    """Grammars that it refers to as @name: `{"json_schema": ...}` or `{"lark_grammar": ...}`."""
+    sources: list[GrammarSource] = []
 
 
 class UseVocabulary(Command, tag="use_vocabulary", frozen=True):

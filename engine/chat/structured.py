@@ -1,23 +1,32 @@
-"""Grammars for whole answers: a format for the text, or calls that must be made."""
+"""Grammars for whole answers: a format for the text, or calls that must be made.
+
+What they return is Submit's `grammar`.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from engine.chat.parsers import harmony
 from engine.chat.parsers.answer import END_OF_THINKING, THINK
 from engine.chat.parsers.families import Family
-from engine.chat.parsers.grammar import Grammar, calls_of
+from engine.chat.parsers.grammar import Grammar, calls_of, optional
+from engine.chat.parsers.schemas import prepared
 from engine.chat.parsers.tools import Tool
 
 Thinking = Literal["opened", "possible", "none"]
 """Whether the prompt has opened a thinking tag, or the model may open one itself."""
 
-_FORMAT = "answer_format"
 _SPACE = r"/[ \n]{0,4}/"
+_LINES = r"/\n{0,2}/"
+"""Models like to begin with these; parsers skip them."""
+_NOUNS = {
+    "json_schema": "The JSON schema",
+    "regex": "The regular expression",
+    "lark": "The grammar",
+}
 
 
 @dataclass(frozen=True)
@@ -27,23 +36,29 @@ class AnswerFormat:
     kind: Literal["json_schema", "regex", "lark"]
     content: Any
     """A JSON schema, a regular expression or a Lark grammar with a rule `start`."""
+    param: str = "response_format"
+    """The request's field that an error names."""
 
 
 def structured_answer(
-    family: Family, wanted: AnswerFormat, special: Mapping[str, int], thinking: Thinking
+    family: Family,
+    wanted: AnswerFormat,
+    special: Mapping[str, int],
+    thinking: Thinking,
+    tools: Sequence[Tool] = (),
+    *,
+    several: bool = True,
 ) -> str:
-    """A grammar for text in a format, thinking before it left free."""
+    """A grammar for text in a format, thinking before it left free.
+
+    With `tools` the answer may instead be a call of them, or `several`. Raises InvalidRequest for
+    schemas nested too deep; other faults are found by the runtime.
+    """
     grammar = Grammar(special)
-    start = f"{_before(family, grammar, thinking)} {_lead(family, grammar)} @{_FORMAT}"
-    inner: dict[str, Any] = {"name": _FORMAT}
-    if wanted.kind == "json_schema":
-        inner["json_schema"] = wanted.content
-    elif wanted.kind == "lark":
-        inner["lark_grammar"] = wanted.content
-    else:
-        pattern = str(wanted.content).replace("/", r"\/")
-        inner["lark_grammar"] = f"start: /{pattern}/"
-    return json.dumps({"grammars": [{"lark_grammar": grammar.text(start)}, inner]})
+    answer = f"{_lead(family, grammar)} {_format(grammar, wanted)}"
+    if tools:
+        answer = f"({answer} | {_calls(family, grammar, tools, 'tools', several=several)})"
+    return grammar.document(f"{_before(family, grammar, thinking)} {answer}")
 
 
 def enforced_calls(
@@ -53,12 +68,55 @@ def enforced_calls(
     thinking: Thinking,
     *,
     several: bool,
+    param: str = "tools",
 ) -> str:
-    """A grammar for one call of one of the tools, or `several`, in the family's own syntax."""
+    """A grammar for one call of one of the tools, or `several`, in the family's own syntax.
+
+    Raises InvalidRequest as `structured_answer` does, naming `param`.
+    """
     grammar = Grammar(special)
-    calls = calls_of(family.form(grammar), tools, several=several)
-    start = f"{_before(family, grammar, thinking)} {calls}"
-    return json.dumps({"grammars": [{"lark_grammar": grammar.text(start)}]})
+    calls = _calls(family, grammar, tools, param, several=several)
+    return grammar.document(f"{_before(family, grammar, thinking)} {calls}")
+
+
+def _format(grammar: Grammar, wanted: AnswerFormat) -> str:
+    noun = _NOUNS[wanted.kind]
+    if wanted.kind == "json_schema":
+        schema = prepared(wanted.content, wanted.param)
+        grammar.came_from(wanted.param, noun, schema)
+        return grammar.json(schema)
+    grammar.came_from(wanted.param, noun)
+    if wanted.kind == "lark":
+        return grammar.inner("lark_grammar", wanted.content)
+    return grammar.inner("lark_grammar", f"start: /{_slashed(wanted.content)}/")
+
+
+def _slashed(expression: str) -> str:
+    """A regular expression as it can stand between slashes, on one line."""
+    parts = []
+    escaped = False
+    for char in expression:
+        parts.append(r"\/" if char == "/" and not escaped else char)
+        escaped = char == "\\" and not escaped
+    return "".join(parts).replace("\n", r"\n")
+
+
+def _calls(
+    family: Family, grammar: Grammar, tools: Sequence[Tool], param: str, *, several: bool
+) -> str:
+    ready = []
+    for tool in tools:
+        schema = prepared(_of_arguments(tool.parameters), param, lenient=not tool.strict)
+        grammar.came_from(param, f"The schema of the tool {tool.name!r}", schema)
+        ready.append(replace(tool, parameters=schema))
+    calls = calls_of(family.form(grammar), ready, several=several)
+    return calls if family.name == harmony.NAME else f"{_LINES} {calls}"
+
+
+def _of_arguments(schema: dict[str, Any]) -> dict[str, Any]:
+    """A tool's schema in which no word of arguments means that it takes none."""
+    said = schema.keys() - {"type", "title", "description", "$schema", "required"}
+    return schema if said else {**schema, "type": "object", "properties": {}}
 
 
 def _before(family: Family, grammar: Grammar, thinking: Thinking) -> str:
@@ -67,7 +125,9 @@ def _before(family: Family, grammar: Grammar, thinking: Thinking) -> str:
     if thinking == "none":
         return ""
     rest = f"{grammar.text_before(END_OF_THINKING)} {_SPACE}"
-    return rest if thinking == "opened" else f"({grammar.mark(THINK)} {rest})?"
+    return (
+        rest if thinking == "opened" else f"({optional(chr(10))} {grammar.markup(THINK)} {rest})?"
+    )
 
 
 def _lead(family: Family, grammar: Grammar) -> str:

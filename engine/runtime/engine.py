@@ -30,13 +30,14 @@ from engine.options import EngineOptions
 from engine.runtime import faults
 from engine.runtime.debug import DebugFaults
 from engine.runtime.execution import Outcome, Request, StepRunner
+from engine.runtime.grammar_queue import GrammarQueue
 from engine.runtime.loading import load
 from engine.runtime.meters import Meters
 from engine.runtime.parts import Parts
 from engine.runtime.sampling_row import SamplingRow, validate
 from engine.scheduler.integrity import check
 from engine.scheduler.resources import PageManager
-from engine.scheduler.scheduler import Scheduler
+from engine.scheduler.scheduler import Ending, Scheduler
 from engine.scheduler.sequence import Plan, Sequence
 
 logger = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class Engine:
         self._meters = Meters()
         self._requests: dict[int, Request] = {}
         self._outbox: list[AnyEvent] = []
-        self._vocabulary: UseVocabulary | None = None
+        self._grammars = GrammarQueue(parts.limits.vocab_size)
 
     @staticmethod
     def load(
@@ -78,7 +79,7 @@ class Engine:
 
     def use_vocabulary(self, vocabulary: UseVocabulary) -> None:
         """What grammars of later requests are made of."""
-        self._vocabulary = vocabulary
+        self._grammars.use(vocabulary)
 
     def submit(self, submit: Submit) -> None:
         """Queue a request. One that is refused ends with RequestFailed, told by the next step.
@@ -91,7 +92,8 @@ class Engine:
         limits = self.parts.limits
         try:
             validate(submit.sampling, limits.vocab_size)
-            self.scheduler.submit(submit)
+            self._grammars.check(submit)
+            sequence = self.scheduler.submit(submit)
         except HeadraceError as error:
             self._meters.failed += 1
             self._outbox.append(RequestFailed(request=submit.request, error=error.record()))
@@ -100,6 +102,8 @@ class Engine:
             submit.sampling, submit.tokens, limits.vocab_size, self.parts.device.torch
         )
         self._requests[submit.request] = Request(row, submit.logprobs, time.monotonic())
+        if submit.grammar:
+            self._grammars.enter(sequence, submit.grammar)
 
     def cancel(self, request: int) -> None:
         """Give up a request, wherever it stands. Nothing happens if it has ended already."""
@@ -123,10 +127,13 @@ class Engine:
         the process must end; a request's own error is an event.
         """
         events, self._outbox = self._outbox, []
+        self._take_grammars(events)
         for sequence in self.scheduler.admit():
             events.append(Admitted(request=sequence.request, prompt_tokens=sequence.prompt_tokens))
         plan = self.scheduler.plan()
         if plan is None:
+            if not events:
+                self._grammars.wait()
             return events
         number = self._meters.steps + 1
         events.append(
@@ -147,6 +154,14 @@ class Engine:
         if not self.scheduler.has_work:
             check(self.scheduler)
         return events
+
+    def _take_grammars(self, events: list[AnyEvent]) -> None:
+        for sequence, result in self._grammars.compiled():
+            if isinstance(result, HeadraceError):
+                self._fail(sequence, result, events)
+            else:
+                self._requests[sequence.request].grammar = result
+                self.scheduler.release(sequence)
 
     def _compute(self, plan: Plan, events: list[AnyEvent]) -> int:
         """Run a plan and record its outcomes. Returns the number of tokens sampled."""
@@ -184,6 +199,15 @@ class Engine:
                     top=outcome.top,
                 )
             )
+            if request.grammar is not None:
+                try:
+                    over = request.grammar.accept(outcome.token)
+                except HeadraceError as error:
+                    self._fail(sequence, error, events)
+                    return True
+                if over:
+                    self.scheduler.end(sequence.request)
+                    ending = Ending("stop")
         if ending is not None:
             events.append(self._finished(sequence, ending.reason, stop_token))
         return True
@@ -242,4 +266,6 @@ class Engine:
             self.scheduler.end(sequence.request)
         self._requests.clear()
         self._outbox.clear()
+        self._grammars.close()
+        self._runner.close()
         del self.parts, self._runner

@@ -12,6 +12,8 @@ from engine.errors import HeadraceError, StepFailed
 from engine.messages import TokenLogprob
 from engine.runtime import faults
 from engine.runtime.debug import DebugFaults
+from engine.runtime.grammar import TokenGrammar
+from engine.runtime.masks import MaskMaker
 from engine.runtime.parts import Parts
 from engine.runtime.sampler import logprobs, sample
 from engine.runtime.sampling_row import SamplingRow
@@ -30,6 +32,7 @@ class Request:
     """As in Submit."""
     submitted: float
     """Monotonic clock, seconds."""
+    grammar: TokenGrammar | None = None
     answered: bool = False
     """Its first token has been sampled."""
 
@@ -44,32 +47,47 @@ class Outcome:
     top: list[TokenLogprob] = field(default_factory=list)
     error: HeadraceError | None = None
 
+    @property
+    def request(self) -> int:
+        return self.piece.sequence.request
+
 
 class StepRunner:
     def __init__(self, parts: Parts, debug: DebugFaults) -> None:
         self._parts = parts
         self._debug = debug
         self._batches = BatchBuilder(parts.device.torch)
+        self._masks = MaskMaker(parts.limits.vocab_size)
 
     @torch.inference_mode()
     def run(self, plan: Plan, requests: Mapping[int, Request]) -> list[Outcome]:
         """Compute a plan. What this raises concerns the step as a whole; a sampler's error or
         logits that are no numbers concern one member and stand in its outcome."""
-        logits = self._forward(plan)
         outcomes = [Outcome(piece) for piece in plan.pieces]
         sampling = [outcome for outcome in outcomes if outcome.piece.samples]
+        making = self._masks.begin([requests[each.request].grammar for each in sampling])
+        try:
+            logits = self._forward(plan)
+        finally:
+            masks = making.result() if making is not None else None
         if not sampling:
             return outcomes
         good = []
         # A NaN wins both searches, and no tensor as large as the logits is made for them.
         sound = logits.amax(dim=-1).isfinite() & logits.amin(dim=-1).isfinite()
         for row, finite in enumerate(sound.tolist()):
-            if finite:
-                good.append(row)
-            else:
+            if not finite:
                 sampling[row].error = _not_a_number(sampling[row].piece)
-        self._sample(logits, good, sampling, requests)
+            elif masks is not None and row in masks.errors:
+                sampling[row].error = masks.errors[row]
+            else:
+                good.append(row)
+        words = masks.words.to(logits.device) if masks is not None else None
+        self._sample(logits, words, good, sampling, requests)
         return outcomes
+
+    def close(self) -> None:
+        self._masks.close()
 
     def _forward(self, plan: Plan) -> torch.Tensor:
         parts = self._parts
@@ -89,6 +107,7 @@ class StepRunner:
     def _sample(
         self,
         logits: torch.Tensor,
+        masks: torch.Tensor | None,
         rows: list[int],
         outcomes: list[Outcome],
         requests: Mapping[int, Request],
@@ -96,21 +115,24 @@ class StepRunner:
         """Fill in tokens and logprobs of `rows`; an error that one of them causes is its own."""
         if not rows:
             return
-        members = [requests[outcomes[row].piece.sequence.request] for row in rows]
+        members = [requests[outcomes[row].request] for row in rows]
         chosen = logits if len(rows) == logits.shape[0] else logits[rows]
+        mask = None
+        if masks is not None and any(member.grammar for member in members):
+            mask = masks[rows]
         try:
-            tokens = sample(chosen, [member.sampling for member in members])
+            tokens = sample(chosen, [member.sampling for member in members], mask)
             told = logprobs(chosen, tokens, [member.logprobs for member in members])
         except Exception as error:
             if faults.is_device_fault(error):
                 raise
             if len(rows) > 1:
                 for row in rows:
-                    self._sample(logits, [row], outcomes, requests)
+                    self._sample(logits, masks, [row], outcomes, requests)
                 return
-            piece = outcomes[rows[0]].piece
-            logger.exception("sampling for request %d failed", piece.sequence.request)
-            outcomes[rows[0]].error = faults.request_fault(error, piece.sequence.request)
+            request = outcomes[rows[0]].request
+            logger.exception("sampling for request %d failed", request)
+            outcomes[rows[0]].error = faults.request_fault(error, request)
             return
         for row, token, (logprob, top) in zip(rows, tokens, told, strict=True):
             outcomes[row].token = token

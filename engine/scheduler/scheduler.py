@@ -60,7 +60,10 @@ class Scheduler:
     # --- requests come and go ----------------------------------------------------------------
 
     def submit(self, submit: Submit) -> Sequence:
-        """Queue a request. Raises InvalidRequest, ContextLengthExceeded or Overloaded."""
+        """Queue a request. Raises InvalidRequest, ContextLengthExceeded or Overloaded.
+
+        One with a grammar is held until `release`.
+        """
         if submit.request in self._live:
             raise InvalidRequest(f"Request {submit.request} is live already.", param="request")
         max_tokens = self.limits.clip(submit)
@@ -78,11 +81,20 @@ class Scheduler:
             max_tokens=max_tokens,
             stop_tokens=frozenset(submit.stop_tokens),
             prefill_end=len(submit.tokens),
+            held=bool(submit.grammar),
         )
         self._arrivals += 1
         self._live[sequence.request] = sequence
         self.waiting.enter(sequence)
         return sequence
+
+    def release(self, sequence: Sequence) -> None:
+        """A held sequence may run, as if it had come only now."""
+        self.waiting.leave(sequence)
+        sequence.held = False
+        sequence.arrival = self._arrivals
+        self._arrivals += 1
+        self.waiting.enter(sequence)
 
     def end(self, request: int) -> Sequence | None:
         """Remove a request, whatever it is doing; None if it has ended already."""

@@ -47,6 +47,8 @@ class Sequence:
     pages: list[int] = field(default_factory=list)
     row: int = -1
     """Row of the recurrent state pool, -1 while waiting."""
+    held: bool = False
+    """Waits for something of its own, its grammar: others are admitted before it."""
     started: bool = False
     """Was admitted once; a preempted sequence is not announced a second time."""
     preemptions: int = 0

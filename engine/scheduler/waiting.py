@@ -23,7 +23,8 @@ class WaitingQueue:
 
     @property
     def head(self) -> Sequence | None:
-        return self._sequences[0] if self._sequences else None
+        """The first that may run."""
+        return next((sequence for sequence in self._sequences if not sequence.held), None)
 
     def enter(self, sequence: Sequence) -> None:
         insort(self._sequences, sequence, key=lambda waiting: waiting.arrival)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.chat.parsers.answer import Calls
-from engine.chat.parsers.grammar import CallForm, Grammar, literal, tagged_parameters
+from engine.chat.parsers.grammar import CallForm, Grammar, literal, optional
 from engine.chat.parsers.stream import OutputStream
 from engine.chat.parsers.tagged_calls import Tags, tagged_calls
+from engine.chat.parsers.tagged_grammar import tagged_parameters
 from engine.chat.parsers.tools import Tool
 
 NAME = "deepseek_dsml"
@@ -33,20 +34,22 @@ def calls(stream: OutputStream, tools: Sequence[Tool]) -> Calls:
     return tagged_calls(tags, tools)
 
 
-def form(grammar: Grammar, block: str = "function_calls") -> CallForm:
-    def tag(before: str, after: str) -> str:
-        return f"{literal(before)} {grammar.mark(MARK)} {literal(after)}"
+def form(grammar: Grammar) -> CallForm:
+    markup, line = grammar.markup, optional("\n")
+
+    def parameter(name: str, text: bool) -> str:
+        said = f' name="{name}" string="{"true" if text else "false"}">'
+        return f"{markup(f'<{MARK}parameter')} {literal(said)}"
 
     def call(tool: Tool) -> str:
-        parameters = tagged_parameters(
-            grammar,
-            tool,
-            lambda name, text: tag(
-                "<", f'parameter name="{name}" string="{"true" if text else "false"}">'
-            ),
-            f"</{MARK}parameter>\n",
-        )
-        head = tag("<", f'invoke name="{tool.name}">\n')
-        return " ".join((head, parameters, tag("</", "invoke>\n")))
+        name = literal(f' name="{tool.name}">')
+        head = f"{markup(f'<{MARK}invoke')} {name} {line}"
+        parameters = tagged_parameters(grammar, tool, parameter, f"</{MARK}parameter>\n")
+        return f"{head} {parameters} {markup(f'</{MARK}invoke>')} {line}"
 
-    return CallForm(call, begin=tag("<", f"{block}>\n"), end=tag("</", f"{block}>"))
+    blocks = f"({literal('function_calls')} | {literal('tool_calls')})"
+    return CallForm(
+        call,
+        begin=f"{markup(f'<{MARK}')} {blocks} {literal('>' + chr(10))}",
+        end=f"{markup(f'</{MARK}')} {blocks} {literal('>')}",
+    )

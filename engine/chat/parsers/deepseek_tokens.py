@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import regex
 
 from engine.chat.parsers.answer import Calls
-from engine.chat.parsers.grammar import CallForm, Grammar, literal
+from engine.chat.parsers.grammar import CallForm, Grammar, literal, optional
 from engine.chat.parsers.json_arguments import read_json
 from engine.chat.parsers.stream import OutputStream, Script, compiled
 from engine.chat.parsers.tools import Tool
@@ -42,10 +42,13 @@ def calls(stream: OutputStream, _tools: Sequence[Tool]) -> Calls:
 
 
 def form(grammar: Grammar) -> CallForm:
-    mark = grammar.mark
+    mark = grammar.markup
 
     def call(tool: Tool) -> str:
-        head = f"{mark(BEGIN)} {literal(tool.name)} {mark(SEPARATOR)}"
-        return f"{head} {grammar.json(tool.parameters)} {mark(END)}"
+        arguments = grammar.json(tool.parameters)
+        plain = f"{literal(tool.name)} {mark(SEPARATOR)} {arguments}"
+        fence = literal(f"{tool.name}\n```json\n")
+        fenced = f"{mark('function' + SEPARATOR)} {fence} {arguments} {literal(chr(10) + '```')}"
+        return f"{mark(BEGIN)} ({plain} | {fenced}) {mark(END)}"
 
-    return CallForm(call, begin=mark(BLOCK), end=mark(BLOCK_END))
+    return CallForm(call, begin=mark(BLOCK), between=optional("\n"), end=mark(BLOCK_END))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.chat.parsers.answer import Calls
-from engine.chat.parsers.grammar import CallForm, Grammar, literal, tagged_parameters
+from engine.chat.parsers.grammar import CallForm, Grammar, literal, optional
 from engine.chat.parsers.stream import OutputStream
 from engine.chat.parsers.tagged_calls import Tags, tagged_calls
+from engine.chat.parsers.tagged_grammar import tagged_parameters
 from engine.chat.parsers.tools import Tool
 
 NAME = "glm"
@@ -32,17 +33,16 @@ def calls(stream: OutputStream, tools: Sequence[Tool]) -> Calls:
 
 
 def form(grammar: Grammar) -> CallForm:
-    mark = grammar.mark
+    # GLM-4.5 and 4.6 put line breaks between the tags, later ones do not.
+    mark, line = grammar.markup, optional("\n")
+
+    def parameter(name: str, _text: bool) -> str:
+        key = f"{line} {mark('<arg_key>')} {literal(name)} {mark('</arg_key>')}"
+        return f"{key} {line} {mark('<arg_value>')}"
 
     def call(tool: Tool) -> str:
-        parameters = tagged_parameters(
-            grammar,
-            tool,
-            lambda name, _text: (
-                f"{mark('<arg_key>')} {literal(name)} {mark('</arg_key>')} {mark('<arg_value>')}"
-            ),
-            "</arg_value>",
-        )
-        return f"{mark('<tool_call>')} {literal(tool.name)} {parameters} {mark('</tool_call>')}"
+        parameters = tagged_parameters(grammar, tool, parameter, "</arg_value>")
+        head = f"{mark('<tool_call>')} {literal(tool.name)}"
+        return f"{head} {parameters} {line} {mark('</tool_call>')}"
 
-    return CallForm(call)
+    return CallForm(call, between=line)

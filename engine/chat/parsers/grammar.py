@@ -6,12 +6,17 @@ Only text is built here. The runtime compiles it, and masks tokens with it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from engine.chat.parsers.tools import Tool
-from engine.chat.parsers.typed_arguments import parameter_types
+from engine.messages import GrammarDocument, GrammarSource
+
+ANYTHING = "/(?s:.*)/"
 
 
 class Grammar:
@@ -21,29 +26,67 @@ class Grammar:
         """`special`: ids of the vocabulary's control tokens by their spellings."""
         self._special = special
         self._rules: list[str] = []
+        self._named: dict[str, dict[str, Any]] = {}
+        self._sources: list[GrammarSource] = []
 
-    def mark(self, spelling: str) -> str:
-        """Markup: a control token where the vocabulary has one, else text."""
-        number = self._special.get(spelling)
-        return literal(spelling) if number is None else f"<[{number}]>"
+    def markup(self, text: str) -> str:
+        """Text in which the spellings of control tokens are these tokens."""
+        return " ".join(
+            f"<[{self._special[part]}]>" if part in self._special else literal(part)
+            for part in self._parts(text)
+        )
 
     def rule(self, expression: str, attributes: str = "") -> str:
         name = f"rule_{len(self._rules)}"
         self._rules.append(f"{name}{attributes}: {expression}")
         return name
 
+    def terminal(self, expression: str) -> str:
+        """One stretch of text: here expressions may be joined with `&`, and negated with `~`."""
+        name = f"TEXT_{len(self._rules)}"
+        self._rules.append(f"{name}: {expression}")
+        return name
+
+    def inner(self, kind: str, content: Any) -> str:
+        """A grammar of its own: a `json_schema`, or a `lark_grammar` with a rule `start`."""
+        name = f"inner_{len(self._named)}"
+        self._named[name] = {kind: content}
+        return f"@{name}"
+
     def json(self, schema: Any) -> str:
-        return self.rule(f"%json {json.dumps(schema, ensure_ascii=False)}")
+        return self.inner("json_schema", schema)
 
-    def text_before(self, spelling: str) -> str:
-        """Any text up to and with this markup."""
-        if spelling in self._special:
-            return f"{self.rule('/(?s:.*)/')} {self.mark(spelling)}"
-        return self.rule("/(?s:.*)/", f"[suffix={literal(spelling)}]")
+    def text_before(self, closing: str, wanted: str = "") -> str:
+        """Text up to and with this markup, which closes it where it first stands.
 
-    def text(self, start: str) -> str:
-        """The whole grammar."""
-        return "\n".join(["%llguidance {}", f"start: {start}", *self._rules, ""])
+        `wanted`: what the text must be, as an expression for a terminal.
+        """
+        parts = self._parts(closing)
+        before = "" if parts[0] in self._special else parts.pop(0)
+        if not parts:
+            if not wanted:
+                return self.rule(ANYTHING, f"[suffix={literal(before)}]")
+            within = f"/(?s:.*{pattern(before)}.*)/"
+            return self.terminal(f"(({wanted}) & ~{within}) {literal(before)}")
+        text = f"({wanted or ANYTHING}) {literal(before)}" if before else wanted or ANYTHING
+        return f"{self.terminal(text)} {self.markup(''.join(parts))}"
+
+    def came_from(self, param: str, what: str, json_schema: Any = None) -> None:
+        """Where a fault of this grammar will lie, as in GrammarSource."""
+        self._sources.append(GrammarSource(param=param, what=what, json_schema=json_schema))
+
+    def document(self, start: str) -> str:
+        """The whole grammar, as in Submit."""
+        text = "\n".join([f"start: {start}", *self._rules, ""])
+        whole = GrammarDocument(start=text, named=self._named, sources=self._sources)
+        return msgspec.json.encode(whole).decode()
+
+    def _parts(self, text: str) -> list[str]:
+        """The text cut into spellings of control tokens and what stands between them."""
+        found = [spelling for spelling in self._special if spelling and spelling in text]
+        found.sort(key=len, reverse=True)
+        parts = re.split("(" + "|".join(map(re.escape, found)) + ")", text) if found else [text]
+        return [part for part in parts if part]
 
 
 @dataclass(frozen=True)
@@ -61,36 +104,17 @@ def literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
+def pattern(text: str) -> str:
+    """Within a regular expression, this text. Between slashes, too."""
+    return re.sub(r"([!-/:;=?@\[-^`{-~])", r"\\\1", text).replace("\n", r"\n")
+
+
+def optional(text: str) -> str:
+    return f"{literal(text)}?"
+
+
 def calls_of(form: CallForm, tools: Sequence[Tool], *, several: bool) -> str:
     """One call of one of the tools, or `several`."""
     one = "(" + " | ".join(form.call(tool) for tool in tools) + ")"
     more = f"({form.between} {one})*" if several else ""
     return " ".join(part for part in (form.begin, one, more, form.end) if part)
-
-
-def tagged_parameters(
-    grammar: Grammar, tool: Tool, before: Callable[[str, bool], str], after: str
-) -> str:
-    """Parameters that stand one by one between tags, in the order of the schema.
-
-    `before(name, text)` opens a parameter, whose value is plain text or else JSON; `after` is the
-    markup that closes it, a spelling.
-    """
-    schema = tool.parameters
-    properties = schema.get("properties")
-    required = schema.get("required")
-    shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-    parts = []
-    for name, declared in (properties if isinstance(properties, dict) else {}).items():
-        text = "string" in parameter_types(schema, name)
-        if not text:
-            value = f"{grammar.json({**shared, **declared})} {literal(after)}"
-        elif isinstance(declared, dict) and isinstance(declared.get("enum"), list):
-            choices = [each for each in declared["enum"] if isinstance(each, str)]
-            value = f"({' | '.join(map(literal, choices))}) {literal(after)}"
-        else:
-            value = grammar.text_before(after)
-        part = f"{before(name, text)} {value}"
-        mandatory = isinstance(required, list) and name in required
-        parts.append(part if mandatory else f"({part})?")
-    return " ".join(parts)

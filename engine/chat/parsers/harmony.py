@@ -52,25 +52,28 @@ def _messages(stream: OutputStream, *, tools: bool) -> Script:
 
 
 def form(grammar: Grammar) -> CallForm:
-    """The token that ends a call also ends the output, so there is one call at most."""
-    mark = grammar.mark
+    """The token that ends a call also ends the output, so there is one call at most.
+
+    Templates write the recipient before the channel, models after it.
+    """
+    mark = grammar.markup
 
     def call(tool: Tool) -> str:
-        head = (
-            f"{literal(f' to=functions.{tool.name}')} {mark(CHANNEL)} {literal('commentary json')}"
-        )
-        return f"{head} {mark(MESSAGE)} {grammar.json(tool.parameters)}"
+        recipient = literal(f" to=functions.{tool.name}")
+        channel = mark(f"{CHANNEL}commentary")
+        json = f"{literal(' ')}? {mark(CONSTRAIN)}? {literal('json')}"
+        head = f"({recipient} {channel} | {channel} {recipient})"
+        return f"{head} ({json})? {mark(MESSAGE)} {grammar.json(tool.parameters)}"
 
     return CallForm(call)
 
 
 def thinking(grammar: Grammar) -> str:
     """An analysis message, or none."""
-    mark = grammar.mark
-    head = f"{mark(CHANNEL)} {literal('analysis')} {mark(MESSAGE)}"
-    return f"({head} {grammar.text_before(END)} {mark(START)} {literal('assistant')})?"
+    head = grammar.markup(f"{CHANNEL}analysis{MESSAGE}")
+    return f"({head} {grammar.text_before(END)} {grammar.markup(f'{START}assistant')})?"
 
 
 def final(grammar: Grammar) -> str:
     """What comes before an answer in text."""
-    return f"{grammar.mark(CHANNEL)} {literal('final')} {grammar.mark(MESSAGE)}"
+    return grammar.markup(f"{CHANNEL}final{MESSAGE}")

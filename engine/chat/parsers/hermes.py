@@ -9,7 +9,7 @@ from typing import Any
 import regex
 
 from engine.chat.parsers.answer import Calls
-from engine.chat.parsers.grammar import CallForm, Grammar, literal
+from engine.chat.parsers.grammar import CallForm, Grammar, literal, optional
 from engine.chat.parsers.json_arguments import parsed, read_json
 from engine.chat.parsers.stream import OutputStream, Script, compiled
 from engine.chat.parsers.tools import Tool
@@ -68,10 +68,12 @@ def _whole(stream: OutputStream, match: regex.Match[str]) -> None:
 
 
 def form(grammar: Grammar) -> CallForm:
-    begin, end = grammar.mark("<tool_call>"), grammar.mark("</tool_call>")
+    begin, end = grammar.markup("<tool_call>"), grammar.markup("</tool_call>")
+    line = optional("\n")
 
     def call(tool: Tool) -> str:
-        head = literal(f'\n{{"name": {json.dumps(tool.name)}, "arguments": ')
-        return f"{begin} {head} {grammar.json(tool.parameters)} {literal('}' + chr(10))} {end}"
+        head = literal(f'{{"name": {json.dumps(tool.name)}, "arguments": ')
+        arguments = grammar.json(tool.parameters)
+        return f"{begin} {line} {head} {arguments} {literal('}')} {line} {end}"
 
-    return CallForm(call, between=literal("\n"))
+    return CallForm(call, between=line)

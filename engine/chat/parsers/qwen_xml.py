@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.chat.parsers.answer import Calls
-from engine.chat.parsers.grammar import CallForm, Grammar, literal, tagged_parameters
+from engine.chat.parsers.grammar import CallForm, Grammar, literal, optional
 from engine.chat.parsers.stream import OutputStream
 from engine.chat.parsers.tagged_calls import Tags, tagged_calls
+from engine.chat.parsers.tagged_grammar import tagged_parameters
 from engine.chat.parsers.tools import Tool
 
 NAME = "qwen_xml"
@@ -32,7 +33,7 @@ def calls(stream: OutputStream, tools: Sequence[Tool]) -> Calls:
 
 
 def form(grammar: Grammar) -> CallForm:
-    begin, end = grammar.mark("<tool_call>"), grammar.mark("</tool_call>")
+    begin, end = grammar.markup("<tool_call>"), grammar.markup("</tool_call>")
 
     def call(tool: Tool) -> str:
         parameters = tagged_parameters(
@@ -44,4 +45,4 @@ def form(grammar: Grammar) -> CallForm:
         head, tail = literal(f"\n<function={tool.name}>\n"), literal("</function>\n")
         return f"{begin} {head} {parameters} {tail} {end}"
 
-    return CallForm(call, between=literal("\n"))
+    return CallForm(call, between=optional("\n"))

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import regex
 
 from engine.chat.parsers.answer import Calls
+from engine.chat.parsers.parameters import parameter_types
 from engine.chat.parsers.stream import Emit, OutputStream, Script, compiled
 from engine.chat.parsers.tools import Tool
-from engine.chat.parsers.typed_arguments import Value, parameter_types, value_of
+from engine.chat.parsers.typed_arguments import Value, value_of
 
 
 @dataclass(frozen=True)

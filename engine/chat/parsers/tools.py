@@ -11,3 +11,6 @@ class Tool:
     name: str
     parameters: dict[str, Any]
     """JSON schema of the arguments."""
+    strict: bool = False
+    """A schema that grammars cannot enforce in full is refused where a call is enforced; otherwise
+    what they do not know of it is passed over."""

@@ -7,54 +7,11 @@ import json
 from typing import Any, Protocol
 
 from engine.chat.parsers.json_arguments import parsed
+from engine.chat.parsers.parameters import type_of
 
 _WORDS = {"true": True, "True": True, "false": False, "False": False, "null": None, "None": None}
 _LITERAL_CHARS = 64 << 10
 """Longer values are not tried as Python literals, which small models write now and then."""
-
-
-def parameter_types(schema: Any, name: str) -> frozenset[str]:
-    """JSON types that a tool's schema allows for a parameter; empty where it says nothing."""
-    properties = schema.get("properties") if isinstance(schema, dict) else None
-    declared = properties.get(name) if isinstance(properties, dict) else None
-    return frozenset(_types(declared, schema, 8))
-
-
-def _types(declared: Any, root: Any, depth: int) -> set[str]:
-    if not isinstance(declared, dict) or depth == 0:
-        return set()
-    reference = declared.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#/"):
-        target = root
-        for key in reference[2:].split("/"):
-            target = target.get(key) if isinstance(target, dict) else None
-        return _types(target, root, depth - 1)
-    named = declared.get("type")
-    if isinstance(named, str):
-        return {named}
-    if isinstance(named, list):
-        return {each for each in named if isinstance(each, str)}
-    types: set[str] = set()
-    for key in ("anyOf", "oneOf", "allOf"):
-        if isinstance(declared.get(key), list):
-            for each in declared[key]:
-                types |= _types(each, root, depth - 1)
-    values = declared.get("enum", [declared["const"]] if "const" in declared else [])
-    return types | {_type(value) for value in values} if isinstance(values, list) else types
-
-
-def _type(value: Any) -> str:
-    for kind, name in (
-        (bool, "boolean"),
-        (int, "integer"),
-        (float, "number"),
-        (str, "string"),
-        (list, "array"),
-        (dict, "object"),
-    ):
-        if isinstance(value, kind):
-            return name
-    return "null"
 
 
 class Value(Protocol):
@@ -104,7 +61,7 @@ class _Typed:
         return json.dumps(value, ensure_ascii=False)
 
     def _allows(self, value: Any) -> bool:
-        kind = _type(value)
+        kind = type_of(value)
         return kind in self._types or (kind == "integer" and "number" in self._types)
 
 

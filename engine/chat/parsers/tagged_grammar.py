@@ -1,0 +1,103 @@
+"""Grammars of calls whose parameters stand one by one between tags."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from engine.chat.parsers.grammar import ANYTHING, Grammar, literal
+from engine.chat.parsers.parameters import parameter_types, resolved, types_at, variants
+from engine.chat.parsers.tools import Tool
+from engine.schemas import OPTIONS, apart, at, reference, step
+
+_NUMBERS = frozenset({"integer", "number"})
+_NESTED = frozenset({"array", "object"})
+
+
+def tagged_parameters(
+    grammar: Grammar, tool: Tool, before: Callable[[str, bool], str], after: str
+) -> str:
+    """Parameters in the order of the schema, those that are not required left out or not.
+
+    `before(name, text)` opens a parameter, whose value is plain text or else JSON; `after` is the
+    markup that closes it.
+    """
+    whole = tool.parameters
+
+    def parameter(place: str, name: str) -> str:
+        values = _values(grammar, whole, f"{place}/properties{step(name)}", name, after)
+        return " | ".join(f"{before(name, text)} {value}" for text, value in values)
+
+    def listed(place: str) -> str:
+        schema = at(whole, place)
+        required = schema.get("required")
+        mandatory = required if isinstance(required, list) else []
+        return " ".join(
+            f"({parameter(place, name)}){'' if name in mandatory else '?'}"
+            for name in schema["properties"]
+        )
+
+    ways = [" ".join(map(listed, places)) for places in variants(whole)]
+    return f"({' | '.join(ways)})" if ways else ""
+
+
+def _values(
+    grammar: Grammar, whole: Any, place: str, name: str, after: str
+) -> Iterator[tuple[bool, str]]:
+    """Ways to write a value and the markup that closes it; each says whether it is plain text."""
+    here, anywhere = types_at(whole, place), parameter_types(whole, name)
+    if "string" in here:
+        yield True, grammar.text_before(after, _text(resolved(whole, place), anywhere))
+    if not here <= {"string", "null"} or not here or anywhere & (_NUMBERS | _NESTED):
+        yield False, f"{grammar.json(_alone(whole, place))} {grammar.markup(after)}"
+    elif here == {"null"}:
+        yield False, f"{literal('null')} {grammar.markup(after)}"
+
+
+def _alone(whole: Any, place: str) -> Any:
+    """The schema at a place, with what its references need."""
+    schema = at(whole, place)
+    if '"$ref"' in json.dumps(schema):
+        return {**apart(whole), "$ref": reference(place)}
+    options = {key: whole[key] for key in OPTIONS if key in whole}
+    return {**options, **schema} if isinstance(schema, dict) else schema
+
+
+def _text(schema: Any, types: frozenset[str]) -> str:
+    """An expression for text that is read as text, or as what else these types allow."""
+    if not isinstance(schema, dict):
+        return ""
+    if isinstance(schema.get("enum"), list) or "const" in schema:
+        choices = schema["enum"] if "enum" in schema else [schema["const"]]
+        return " | ".join(
+            literal(each if isinstance(each, str) else json.dumps(each)) for each in choices
+        )
+    wanted = [ANYTHING]
+    if types <= {"string", "null"}:
+        wanted += _limits(schema)
+    if types & _NUMBERS:
+        wanted.append(r"~/\s*[-+.0-9](?s:.*)/")
+    if types & _NESTED:
+        wanted.append(r"~/\s*[\[{(](?s:.*)/")
+    return " & ".join(wanted) if len(wanted) > 1 else ""
+
+
+def _limits(schema: dict[str, Any]) -> list[str]:
+    least, most = schema.get("minLength"), schema.get("maxLength")
+    wanted = []
+    if isinstance(least, int) or isinstance(most, int):
+        wanted.append(f"/(?s:.{{{least or 0},{'' if most is None else most}}})/")
+    if isinstance(schema.get("pattern"), str):
+        wanted.append(_search(schema["pattern"]))
+    return wanted
+
+
+def _search(expression: str) -> str:
+    """A pattern of JSON Schema, which may match anywhere, as one of the whole text."""
+    begin = "" if expression.startswith("^") else "(?s:.*)"
+    anchored = expression.endswith("$") and not expression.endswith(r"\$")
+    end = "" if anchored else "(?s:.*)"
+    core = expression.removeprefix("^")
+    core = core[:-1] if anchored else core
+    return f"/{begin}({core.replace('/', chr(92) + '/')}){end}/"
