@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.server.running import Server, running
+from tests.server.speaking import HARMONY, HARMONY_MARKS, HERMES, Speaker, speaking
 from tests.server.tiny_model import write_tiny_model
 
 
@@ -19,3 +20,16 @@ def server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """One server for every test that leaves it as it was."""
     with running(tiny_model, tmp_path_factory.mktemp("home"), "--device", "cpu") as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def hermes(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Speaker]:
+    with speaking(tiny_model, tmp_path_factory.mktemp("hermes"), HERMES) as speaker:
+        yield speaker
+
+
+@pytest.fixture(scope="session")
+def harmony(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Speaker]:
+    folder = tmp_path_factory.mktemp("harmony")
+    with speaking(tiny_model, folder, HARMONY, marks=HARMONY_MARKS) as speaker:
+        yield speaker

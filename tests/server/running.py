@@ -15,7 +15,7 @@ from typing import Any
 import httpx2 as httpx
 import psutil
 
-Constants = dict[str, dict[str, float]]
+Constants = dict[str, dict[str, Any]]
 
 START_S = 60.0
 """The runtime imports torch; on two slow cores beside other suites that takes its time."""
@@ -42,6 +42,7 @@ def headrace(
         code = (
             "import importlib, json, sys\nfor name, values in json.loads(sys.argv.pop(1)).items():"
         )
+        code += "\n    values = {k: tuple(v) if type(v) is list else v for k, v in values.items()}"
         code += "\n    vars(importlib.import_module(name)).update(values)"
         code += "\nfrom engine.cli import main\nsys.exit(main())"
         start = ["-c", code, json.dumps(constants)]
