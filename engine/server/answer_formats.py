@@ -16,15 +16,15 @@ def answer_format(
     """`wanted`: text, json_object or json_schema, in the shapes of chat completions and of
     responses. None: any text will do. Raises InvalidRequest."""
     found = _format(wanted, param)
-    formats = [found, regex and AnswerFormat("regex", regex), grammar and _lark(grammar)]
+    formats = [
+        found,
+        regex and AnswerFormat("regex", regex, "regex"),
+        grammar and AnswerFormat("lark", grammar, "grammar"),
+    ]
     given = [each for each in formats if each]
     if len(given) > 1:
         raise InvalidRequest(f"Of {param}, regex and grammar a request can have one.", param=param)
     return given[0] if given else None
-
-
-def _lark(grammar: str) -> AnswerFormat:
-    return AnswerFormat("lark", grammar)
 
 
 def _format(wanted: dict[str, Any], param: str) -> AnswerFormat | None:
@@ -32,17 +32,18 @@ def _format(wanted: dict[str, Any], param: str) -> AnswerFormat | None:
     if kind == "text":
         return None
     if kind == "json_object":
-        return AnswerFormat("json_schema", _schema(wanted.get("schema"), param, _ANY_OBJECT))
+        schema = _schema(wanted.get("schema"), param, _ANY_OBJECT)
+        return AnswerFormat("json_schema", schema, param)
     if kind == "json_schema":
         # Chat completions nest what responses do not.
         nested = wanted.get("json_schema")
-        where = f"{param}.json_schema" if nested is not None else param
+        where = f"{param}.json_schema.schema" if nested is not None else f"{param}.schema"
         holder = nested if isinstance(nested, dict) else wanted
-        return AnswerFormat("json_schema", _schema(holder.get("schema"), f"{where}.schema", None))
+        return AnswerFormat("json_schema", _schema(holder.get("schema"), where, None), where)
     for name in ("regex", "grammar"):
         text = wanted.get(name, wanted.get("pattern", wanted.get("value")))
         if kind == name and isinstance(text, str) and text:
-            return AnswerFormat("regex", text) if name == "regex" else _lark(text)
+            return AnswerFormat("regex" if name == "regex" else "lark", text, param)
     raise InvalidRequest(
         f"{param}.type {kind!r} is not supported; text, json_object, json_schema, regex and "
         "grammar are.",

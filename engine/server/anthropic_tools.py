@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.errors import InvalidRequest
-from engine.server.tool_use import ToolUse, function, tool_use
+from engine.server.tool_use import Function, ToolUse, function, tool_use
 
 _MODES = {"auto": "auto", "any": "required", "tool": "required", "none": "none"}
 
@@ -29,7 +29,7 @@ def tool_use_of(tools: list[dict[str, Any]], choice: dict[str, Any]) -> ToolUse:
     )
 
 
-def _function(tool: dict[str, Any], where: str) -> dict[str, Any]:
+def _function(tool: dict[str, Any], where: str) -> Function:
     kind = tool.get("type")
     if kind not in (None, "custom"):
         raise InvalidRequest(
@@ -38,4 +38,10 @@ def _function(tool: dict[str, Any], where: str) -> dict[str, Any]:
             hint="Describe it with name and input_schema.",
             param=f"{where}.type",
         )
-    return function(where, tool.get("name"), tool.get("description"), tool.get("input_schema"))
+    return function(
+        where,
+        tool.get("name"),
+        tool.get("description"),
+        tool.get("input_schema"),
+        tool.get("strict"),
+    )

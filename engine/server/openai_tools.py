@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.errors import InvalidRequest
-from engine.server.tool_use import ToolUse, function, tool_use
+from engine.server.tool_use import Function, ToolUse, function, tool_use
 
 
 def tool_use_of(
@@ -17,7 +17,7 @@ def tool_use_of(
     return tool_use(functions, mode=mode, only=only, several=several)
 
 
-def _function(tool: dict[str, Any], where: str) -> dict[str, Any]:
+def _function(tool: dict[str, Any], where: str) -> Function:
     kind, described = tool.get("type"), tool.get("function")
     if kind != "function" or not isinstance(described, dict):
         raise InvalidRequest(
@@ -29,6 +29,7 @@ def _function(tool: dict[str, Any], where: str) -> dict[str, Any]:
         described.get("name"),
         described.get("description"),
         described.get("parameters"),
+        described.get("strict"),
     )
 
 

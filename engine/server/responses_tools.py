@@ -8,7 +8,7 @@ from typing import Any
 
 from engine.errors import InvalidRequest
 from engine.server.openai_tools import allowed_tools
-from engine.server.tool_use import ToolUse, function, tool_use
+from engine.server.tool_use import Function, ToolUse, function, tool_use
 
 HOSTED = ("web_search", "image_generation", "tool_search")
 """Beginnings of the types of tools that run at the service, which agents send to every server:
@@ -52,14 +52,14 @@ def response_tools(
     for index, tool in enumerate(tools):
         for described, origin in _functions(tool, f"tools[{index}]", ""):
             functions.append(described)
-            origins[described["function"]["name"]] = origin
+            origins[described.name] = origin
     mode, only = _choice(choice)
     return ResponseTools(tool_use(functions, mode=mode, only=only, several=several), origins)
 
 
 def _functions(
     tool: dict[str, Any], where: str, namespace: str
-) -> Iterator[tuple[dict[str, Any], Origin]]:
+) -> Iterator[tuple[Function, Origin]]:
     kind, name = tool.get("type"), tool.get("name")
     if kind == "namespace" and isinstance(tool.get("tools"), list) and not namespace:
         for index, nested in enumerate(tool["tools"]):
@@ -71,7 +71,7 @@ def _functions(
         custom = kind == "custom"
         parameters = _TEXT_INPUT if custom else tool.get("parameters")
         known_as = full_name(name, namespace) if isinstance(name, str) else name
-        described = function(where, known_as, _description(tool), parameters)
+        described = function(where, known_as, _description(tool), parameters, tool.get("strict"))
         yield described, Origin(str(name), namespace, custom)
     elif not isinstance(kind, str) or not kind.startswith(HOSTED):
         raise InvalidRequest(

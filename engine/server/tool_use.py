@@ -15,11 +15,21 @@ _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,256}")
 
 
 @dataclass(frozen=True)
+class Function:
+    """A tool as it was described."""
+
+    name: str
+    described: dict[str, Any]
+    """As templates read it: {type: function, function: {name, description, parameters}}."""
+    tool: Tool
+
+
+@dataclass(frozen=True)
 class ToolUse:
     """Which tools the model is told of, and which calls it may or must make."""
 
     offered: tuple[dict[str, Any], ...] = ()
-    """As templates read them: {type: function, function: {name, description, parameters}}."""
+    """As templates read them."""
     callable: tuple[Tool, ...] = ()
     """Those that may be called; with `enforced` one must be."""
     enforced: bool = False
@@ -31,9 +41,10 @@ NO_TOOLS = ToolUse()
 
 
 def function(
-    where: str, name: Any, description: Any = None, parameters: Any = None
-) -> dict[str, Any]:
-    """One tool as templates read it. Raises InvalidRequest naming the field at fault."""
+    where: str, name: Any, description: Any = None, parameters: Any = None, strict: Any = None
+) -> Function:
+    """`strict`: whether enforced calls follow the schema to the letter. Raises InvalidRequest
+    naming the field at fault."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidRequest(
             f"{where}.name must be 1 to 256 letters, digits, or any of _ . : -",
@@ -49,14 +60,13 @@ def function(
         raise InvalidRequest(
             f"{where}.parameters must be the schema of an object.", param=f"{where}.parameters"
         )
-    return {
-        "type": "function",
-        "function": {"name": name, "description": description or "", "parameters": schema},
-    }
+    told = {"name": name, "description": description or "", "parameters": schema}
+    tool = Tool(name, schema, strict=bool(strict))
+    return Function(name, {"type": "function", "function": told}, tool)
 
 
 def tool_use(
-    functions: Sequence[dict[str, Any]],
+    functions: Sequence[Function],
     *,
     mode: str,
     only: Collection[str] | None = None,
@@ -72,7 +82,7 @@ def tool_use(
         raise InvalidRequest(
             f"tools has {len(functions)} entries, at most {MAX_TOOLS}.", param="tools"
         )
-    names = [each["function"]["name"] for each in functions]
+    names = [each.name for each in functions]
     for name in names:
         if names.count(name) > 1:
             raise InvalidRequest(f"tools has two functions named {name!r}.", param="tools")
@@ -85,11 +95,13 @@ def tool_use(
         raise InvalidRequest(f"{param} wants a call, but there are no tools.", param=param)
     if mode == "none" or not functions:
         return NO_TOOLS
-    chosen = [each for each in functions if only is None or each["function"]["name"] in only]
-    callable_ = tuple(
-        Tool(each["function"]["name"], each["function"]["parameters"]) for each in chosen
-    )
+    chosen = [each for each in functions if only is None or each.name in only]
     # What may not be called in any case the model need not know of; what it must not choose now
     # it may have called before.
     offered = functions if mode == "required" else chosen
-    return ToolUse(tuple(offered), callable_, mode == "required", several)
+    return ToolUse(
+        tuple(each.described for each in offered),
+        tuple(each.tool for each in chosen),
+        mode == "required",
+        several,
+    )

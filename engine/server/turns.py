@@ -11,7 +11,6 @@ from engine.chat.parsers import harmony
 from engine.chat.parsers.events import OutputParser
 from engine.chat.structured import AnswerFormat, enforced_calls, structured_answer
 from engine.chat.text_model import ChatPrompt, TextModel
-from engine.errors import InvalidRequest
 from engine.messages import Ready, Sampling
 from engine.server.generation import Generation
 from engine.server.tool_use import NO_TOOLS, ToolUse
@@ -96,10 +95,11 @@ def _grammar(text: TextModel, turn: Turn, prompt: ChatPrompt) -> str:
         )
     if turn.wanted is None:
         return ""
-    if tools.callable:
-        raise InvalidRequest(
-            "A format for the answer and tools that may be called cannot be asked for at once.",
-            hint='Send tool_choice "none" or "required", or leave one of the two out.',
-            param="tools",
-        )
-    return structured_answer(family, turn.wanted, special, prompt.thinking)
+    return structured_answer(
+        family,
+        turn.wanted,
+        special,
+        prompt.thinking,
+        tools.callable,
+        several=tools.several,
+    )
