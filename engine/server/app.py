@@ -19,6 +19,7 @@ from engine.server.ownership import Ownership
 from engine.server.security import Security
 from engine.server.service import Service
 
+_WITHOUT_VERSION = ("/chat/completions", "/completions", "/responses", "/messages", "/models")
 access_log = logging.getLogger("headrace.access")
 
 _POLLED = ("/health", "/v1/engine/")
@@ -83,7 +84,9 @@ async def _http(request: Request, error: Exception) -> Response:
             answer.headers["Allow"] = allowed
         return answer
     hint = ""
-    if path.startswith("/v1/v1/"):
+    if path in _WITHOUT_VERSION:
+        hint = "The base URL must end in /v1."
+    elif path.startswith("/v1/v1/"):
         hint = "The base URL ends in /v1 and the client adds another: leave one out."
     return error_response(
         path, NotFound(f"There is nothing at {request.method} {path}.", hint=hint)

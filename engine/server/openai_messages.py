@@ -15,8 +15,9 @@ Content = str | list[dict[str, Any]]
 class _Turn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, tag_field="role"):
     content: Content = ""
     name: str = ""
+    # Harmless: a caching hint of other servers, and what clients number messages with.
     cache_control: Any = None
-    """A caching hint of other servers, harmless."""
+    id: str = ""
 
 
 class SystemTurn(_Turn, tag="system", kw_only=True):
@@ -50,6 +51,7 @@ class AssistantTurn(_Turn, tag="assistant", kw_only=True):
     refusal: str = ""
     # Replayed parts of an answer that carry no text of their own.
     annotations: list[Any] = []
+    reasoning_details: list[Any] = []
     audio: Any = None
 
 
@@ -101,6 +103,7 @@ def _tool_call(call: ToolCall, where: str) -> dict[str, Any]:
         try:
             # Strictly: what is no JSON, such as NaN, would stand in the prompt as if it were.
             arguments = msgspec.json.decode(arguments or "{}")
+            arguments = {} if arguments is None else arguments
         except (msgspec.DecodeError, RecursionError):
             arguments = None
     if not isinstance(arguments, dict):

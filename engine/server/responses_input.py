@@ -11,6 +11,7 @@ import msgspec
 
 from engine.chat.conversation import Message
 from engine.errors import InvalidRequest
+from engine.server.call_arguments import arguments_object
 from engine.server.openai_messages import plain_text
 from engine.server.responses_tools import full_name
 
@@ -122,26 +123,34 @@ def _content(content: Any, where: str) -> str:
 
 
 def _arguments(item: Item, where: str) -> dict[str, Any]:
+    """Of a call that a model did not write to its end, as much as is whole: clients send it back
+    with what came of it."""
     text = item.get("arguments") or "{}"
+    if not isinstance(text, str):
+        raise InvalidRequest(f"{where}.arguments is not text.", param=f"{where}.arguments")
     try:
-        arguments = msgspec.json.decode(text) if isinstance(text, str) else None
+        arguments = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
+        return arguments_object(text)
+    if not isinstance(arguments, dict | None):
         raise InvalidRequest(
             f"{where}.arguments is not the text of a JSON object.", param=f"{where}.arguments"
         )
-    return arguments
+    return arguments or {}
 
 
 def _reasoning(item: Item) -> str:
     """As it was given out here; of other services' reasoning no more than a summary is known."""
     parts = item.get("content") or ()
+    if isinstance(parts, str):
+        return parts
     sealed_text = item.get("encrypted_content")
     if not parts and isinstance(sealed_text, str) and sealed_text.startswith(_SEALED):
         try:
             return base64.b64decode(sealed_text.removeprefix(_SEALED), validate=True).decode()
         except (binascii.Error, UnicodeDecodeError):
             return ""
-    texts = [part.get("text") for part in parts or item.get("summary") or () if part]
+    shown = parts or item.get("summary")
+    given = shown if isinstance(shown, list) else []
+    texts = [part.get("text") for part in given if isinstance(part, dict)]
     return "\n".join(text for text in texts if isinstance(text, str))

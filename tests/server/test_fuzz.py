@@ -10,7 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.server.anthropic_requests import MessagesRequest
-from engine.server.openai_requests import ChatRequest, CompletionRequest
+from engine.server.completions_requests import CompletionRequest
+from engine.server.openai_requests import ChatRequest
+from engine.server.responses_requests import ResponsesRequest
+from engine.server.tokens import TokenizeRequest
 from tests.server.running import Server
 
 SCALARS: st.SearchStrategy[Any] = st.one_of(
@@ -80,25 +83,70 @@ ANTHROPIC_TURNS = st.fixed_dictionaries(
 )
 PROMPTS = st.one_of(TEXTS, st.lists(st.integers(0, 300), max_size=4), VALUES)
 
+ITEMS = st.one_of(
+    OPENAI_TURNS,
+    st.fixed_dictionaries(
+        {
+            "type": st.sampled_from(["function_call", "custom_tool_call", "reasoning", "message"]),
+            "call_id": TEXTS,
+            "name": TEXTS,
+        },
+        optional={
+            "arguments": st.sampled_from(["", "{}", "[1]", "{"]),
+            "input": SCALARS,
+            "summary": VALUES,
+            "content": CONTENTS,
+            "encrypted_content": st.sampled_from(["headrace:eA==", "headrace:?", "x"]),
+        },
+    ),
+    st.fixed_dictionaries(
+        {"type": st.just("function_call_output"), "call_id": TEXTS, "output": CONTENTS}
+    ),
+)
+TOOLS = st.lists(
+    st.fixed_dictionaries(
+        {"type": st.sampled_from(["function", "custom", "namespace", "web_search", "x"])},
+        optional={
+            "name": st.sampled_from(["f", "g", ""]),
+            "function": VALUES,
+            "parameters": VALUES,
+            "input_schema": VALUES,
+            "tools": VALUES,
+            "format": VALUES,
+        },
+    ),
+    max_size=2,
+)
+
 ENDPOINTS: dict[str, tuple[Any, str, st.SearchStrategy[Any]]] = {
     "/v1/chat/completions": (ChatRequest, "messages", st.lists(OPENAI_TURNS, max_size=3)),
     "/v1/completions": (CompletionRequest, "prompt", PROMPTS),
     "/v1/messages": (MessagesRequest, "messages", st.lists(ANTHROPIC_TURNS, max_size=3)),
+    "/v1/responses": (ResponsesRequest, "input", st.lists(ITEMS, max_size=3)),
+    "/v1/tokenize": (TokenizeRequest, "messages", st.lists(OPENAI_TURNS, max_size=3)),
 }
 
 
 @pytest.mark.parametrize("path", ENDPOINTS)
 def test_no_body_breaks_the_server(server: Server, path: str) -> None:
     record, main, values = ENDPOINTS[path]
-    fields = sorted({*record.__struct_fields__} - {"model", "max_tokens", "ignore_eos", main})
+    fixed = {"model", "max_tokens", "max_output_tokens", "ignore_eos", main}
+    fields = sorted({*record.__struct_fields__} - fixed)
+    limit = {"/v1/responses": "max_output_tokens", "/v1/tokenize": "model"}.get(path, "max_tokens")
     seen: set[int] = set()
 
     @settings(
         max_examples=50, deadline=None, suppress_health_check=list(HealthCheck), database=None
     )
-    @given(values, st.dictionaries(st.sampled_from(fields), VALUES, max_size=1))
+    @given(
+        values,
+        st.one_of(
+            st.dictionaries(st.sampled_from(fields), VALUES, max_size=1),
+            st.fixed_dictionaries({"tools": TOOLS}),
+        ),
+    )
     def sends(value: Any, extra: dict[str, Any]) -> None:
-        body = {**extra, main: value, "model": server.model, "max_tokens": 2}
+        body = {**extra, main: value, limit: 2, "model": server.model}
         answer = server.http.post(path, content=json.dumps(body))
         assert answer.status_code in (200, 400), (answer.text, body)
         seen.add(answer.status_code)

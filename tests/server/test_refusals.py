@@ -148,6 +148,8 @@ def test_unknown_paths_and_methods(server: Server) -> None:
     assert (
         answer.status_code == 404 and "/v1/v1/chat/completions" in answer.json()["error"]["message"]
     )
+    answer = server.http.post("/chat/completions", json={})
+    assert answer.status_code == 404 and "/v1" in answer.json()["error"]["message"]
     assert server.http.post("/v1/messages/nope").json()["type"] == "error"
     answer = server.http.get(CHAT)
     assert answer.status_code == 405 and answer.headers["allow"] == "POST"

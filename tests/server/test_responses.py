@@ -164,6 +164,15 @@ def test_clients_that_store_for_themselves(hermes: Speaker) -> None:
     ask(hermes, input=[foreign, {"role": "user", "content": "x"}])
 
 
+def test_a_broken_call_comes_back(hermes: Speaker) -> None:
+    hermes.says('<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo", "at": "no')
+    called = both(hermes).output[0].to_dict()
+    assert called["status"] == "incomplete"
+    result = {"type": "function_call_output", "call_id": called["call_id"], "output": "no JSON"}
+    ask(hermes, input=[{"role": "user", "content": "x"}, called, result])
+    assert '{"city": "Oslo", "at": "no"}' in hermes.prompt() and "no JSON" in hermes.prompt()
+
+
 def test_an_item_by_reference(hermes: Speaker) -> None:
     hermes.says("It rains.", "Still.")
     first = ask(hermes)
