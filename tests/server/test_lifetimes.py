@@ -57,6 +57,23 @@ def test_a_hang_up_cancels_in_the_runtime(mortal: Server) -> None:
     assert mortal.chat().status_code == 200 and mortal.stats()["runtime_restarts"] == 0
 
 
+def test_a_hang_up_frees_the_pages(mortal: Server) -> None:
+    """Of every choice, whether the prompt is still being read or the answer written."""
+    long = {"role": "user", "content": "The quick brown fox. " * 150}
+    for path, fields in (
+        ("/v1/chat/completions", {"n": 3}),
+        ("/v1/chat/completions", {"n": 3, "messages": [long]}),
+        ("/v1/responses", {}),
+    ):
+        body = stream_body(mortal, **fields)
+        if path == "/v1/responses":
+            body = {"model": mortal.model, "input": "hi", "stream": True}
+        with mortal.http.stream("POST", path, json=body) as response:
+            next(frames(response))
+        wait_for(lambda: running_requests(mortal) == 0, 3, "cancelled")
+        wait_for(lambda: mortal.stats()["kv_tokens_used"] == 0, 3, "pages freed")
+
+
 @posix
 def test_a_killed_runtime_is_an_error_and_comes_back(mortal: Server) -> None:
     runtime = psutil.Process(mortal.stats()["runtime_pid"])

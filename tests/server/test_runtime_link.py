@@ -31,10 +31,12 @@ from engine.messages import (
 )
 from engine.options import EngineOptions
 from engine.server import runtime_link, runtime_process
-from engine.server.generation import Generation, collect, generate, opened
+from engine.server.collected import collect
+from engine.server.generation import Generation, generate, opened
 from engine.server.http import EventStream
+from engine.server.request_stream import RequestStream
 from engine.server.runtime_end import runtime_end
-from engine.server.runtime_link import RequestStream, RuntimeLink
+from engine.server.runtime_link import RuntimeLink
 from tests.chat.vocabularies import byte_level
 
 T = TypeVar("T")
