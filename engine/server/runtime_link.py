@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
@@ -31,19 +31,18 @@ from engine.messages import (
     StatsReport,
     StepEnded,
     StepStarted,
-    StopAt,
     Submit,
     UseVocabulary,
 )
 from engine.options import EngineOptions
 from engine.server.counters import with_earlier
+from engine.server.request_stream import RequestStream
 from engine.server.runtime_end import RuntimeEnd
 from engine.server.runtime_process import COMMAND, RuntimeProcess
 
 log = logging.getLogger("headrace.link")
 
 State = Literal["starting", "loading", "ready", "restarting", "failed", "stopped"]
-RequestEvent = Admitted | Sampled | Finished | RequestFailed
 
 LOAD_ATTEMPTS = 2
 """A runtime that dies while it loads without saying why may have been unlucky once, not twice."""
@@ -59,36 +58,6 @@ class RecordedError(HeadraceError):
         super().__init__(record.message, hint=record.hint, param=record.param)
         self.code = record.code
         self.status = record.status
-
-
-class RequestStream:
-    """Events of one request, in order; the last is Finished or RequestFailed."""
-
-    def __init__(self, link: RuntimeLink, request: int) -> None:
-        self._link = link
-        self.request = request
-        self._events: asyncio.Queue[RequestEvent] = asyncio.Queue()
-        self.done = False
-
-    def push(self, event: RequestEvent) -> None:
-        self._events.put_nowait(event)
-
-    async def next(self) -> RequestEvent:
-        event = await self._events.get()
-        if isinstance(event, Finished | RequestFailed):
-            self.done = True
-        return event
-
-    async def __aiter__(self) -> AsyncIterator[RequestEvent]:
-        while not self.done:
-            yield await self.next()
-
-    async def stop_at(self, keep: int) -> None:
-        await self._link.command(StopAt(request=self.request, keep=keep))
-
-    async def cancel(self) -> None:
-        """Tell the runtime that nobody waits any more. Safe to call at any time, any number."""
-        await self._link.cancel(self.request)
 
 
 class RuntimeLink:

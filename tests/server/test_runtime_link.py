@@ -108,13 +108,15 @@ def test_each_runtime_learns_the_vocabulary_once_before_its_first_grammar(
     async def use(link: RuntimeLink) -> None:
         link.vocabulary = lambda: UseVocabulary(tokens=[b"a"], special=[], ends=[])
         await begun(link)
-        await asyncio.gather(*(link.submit(with_grammar) for _ in range(3)))
+        streams = await asyncio.gather(*(link.submit(with_grammar) for _ in range(3)))
+        for stream in streams:
+            assert isinstance(await stream.next(), Admitted)
         os.kill(link.stats("m").runtime_pid, signal.SIGABRT)
         while link.restarts == 0:
             await asyncio.sleep(0.01)
         await link.wait_loaded()
-        stream = await link.submit(with_grammar)
-        assert isinstance(await stream.next(), Admitted)
+        again = await link.submit(with_grammar)
+        assert isinstance(await again.next(), Admitted)
 
     with_link("waits", use)
     taken = re.findall(r"took (Submit|UseVocabulary)", caplog.text)

@@ -39,17 +39,18 @@ def form(grammar: Grammar) -> CallForm:
 
     def parameter(name: str, text: bool) -> str:
         said = f' name="{name}" string="{"true" if text else "false"}">'
-        return f"{markup(f'<{MARK}parameter')} {literal(said)}"
+        return f"{line} {markup(f'<{MARK}parameter')} {literal(said)}"
 
     def call(tool: Tool) -> str:
         name = literal(f' name="{tool.name}">')
-        head = f"{markup(f'<{MARK}invoke')} {name} {line}"
-        parameters = tagged_parameters(grammar, tool, parameter, f"</{MARK}parameter>\n")
-        return f"{head} {parameters} {markup(f'</{MARK}invoke>')} {line}"
+        head = f"{markup(f'<{MARK}invoke')} {name}"
+        parameters = tagged_parameters(grammar, tool, parameter, f"</{MARK}parameter>")
+        return f"{head} {parameters} {line} {markup(f'</{MARK}invoke>')} {line}"
 
     blocks = f"({literal('function_calls')} | {literal('tool_calls')})"
     return CallForm(
         call,
+        between="",
         begin=f"{markup(f'<{MARK}')} {blocks} {literal('>' + chr(10))}",
         end=f"{markup(f'</{MARK}')} {blocks} {literal('>')}",
     )

@@ -56,20 +56,19 @@ class Grammar:
     def json(self, schema: Any) -> str:
         return self.inner("json_schema", schema)
 
-    def text_before(self, closing: str, wanted: str = "") -> str:
+    def text_before(self, closing: str, wanted: str = ANYTHING) -> str:
         """Text up to and with this markup, which closes it where it first stands.
 
         `wanted`: what the text must be, as an expression for a terminal.
         """
         parts = self._parts(closing)
         before = "" if parts[0] in self._special else parts.pop(0)
-        if not parts:
-            if not wanted:
-                return self.rule(ANYTHING, f"[suffix={literal(before)}]")
-            within = f"/(?s:.*{pattern(before)}.*)/"
-            return self.terminal(f"(({wanted}) & ~{within}) {literal(before)}")
-        text = f"({wanted or ANYTHING}) {literal(before)}" if before else wanted or ANYTHING
-        return f"{self.terminal(text)} {self.markup(''.join(parts))}"
+        text = f"({wanted}) {literal(before)}" if before else wanted
+        if parts:
+            return f"{self.terminal(text)} {self.markup(''.join(parts))}"
+        if wanted != ANYTHING:
+            text = f"(({wanted}) & ~{containing(pattern(before))}) {literal(before)}"
+        return self.rule(self.terminal(text), "[lazy]")
 
     def came_from(self, param: str, what: str, json_schema: Any = None) -> None:
         """Where a fault of this grammar will lie, as in GrammarSource."""
@@ -96,7 +95,8 @@ class CallForm:
     call: Callable[[Tool], str]
     begin: str = ""
     """Before the first of them."""
-    between: str = ""
+    between: str | None = None
+    """Between two of them. None: an answer has one at most."""
     end: str = ""
 
 
@@ -109,6 +109,11 @@ def pattern(text: str) -> str:
     return re.sub(r"([!-/:;=?@\[-^`{-~])", r"\\\1", text).replace("\n", r"\n")
 
 
+def containing(expression: str) -> str:
+    """Any text in which this regular expression has a match."""
+    return f"/(?s:.*)({expression})(?s:.*)/"
+
+
 def optional(text: str) -> str:
     return f"{literal(text)}?"
 
@@ -116,5 +121,5 @@ def optional(text: str) -> str:
 def calls_of(form: CallForm, tools: Sequence[Tool], *, several: bool) -> str:
     """One call of one of the tools, or `several`."""
     one = "(" + " | ".join(form.call(tool) for tool in tools) + ")"
-    more = f"({form.between} {one})*" if several else ""
+    more = f"({form.between} {one})*" if several and form.between is not None else ""
     return " ".join(part for part in (form.begin, one, more, form.end) if part)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from engine.chat.parsers.grammar import CallForm, Grammar, literal
+from engine.chat.parsers.grammar import CallForm, Grammar, literal, optional
 from engine.chat.parsers.json_arguments import read_json
 from engine.chat.parsers.stream import OutputStream, Script, ScriptedParser, compiled
 from engine.chat.parsers.tools import Tool
@@ -61,7 +61,7 @@ def form(grammar: Grammar) -> CallForm:
     def call(tool: Tool) -> str:
         recipient = literal(f" to=functions.{tool.name}")
         channel = mark(f"{CHANNEL}commentary")
-        json = f"{literal(' ')}? {mark(CONSTRAIN)}? {literal('json')}"
+        json = f"{optional(' ')} {mark(f'{CONSTRAIN}json')} | {literal(' json')}"
         head = f"({recipient} {channel} | {channel} {recipient})"
         return f"{head} ({json})? {mark(MESSAGE)} {grammar.json(tool.parameters)}"
 

@@ -13,6 +13,9 @@ from engine.chat.parsers.tools import Tool
 
 NAME = "qwen_xml"
 
+_CLOSING = r"<\/parameter>\s*(<parameter=|<\/function>)|<\/function>\s*<\/?tool_call>"
+"""What the parser takes for the end of a value, in the dialect of grammars."""
+
 
 def speaks(template: str) -> bool:
     return "<function=" in template and "<parameter=" in template
@@ -39,10 +42,11 @@ def form(grammar: Grammar) -> CallForm:
         parameters = tagged_parameters(
             grammar,
             tool,
-            lambda name, _text: literal(f"<parameter={name}>\n"),
-            "\n</parameter>\n",
+            lambda name, _text: literal(f"\n<parameter={name}>\n"),
+            "\n</parameter>",
+            _CLOSING,
         )
-        head, tail = literal(f"\n<function={tool.name}>\n"), literal("</function>\n")
+        head, tail = literal(f"\n<function={tool.name}>"), literal("\n</function>\n")
         return f"{begin} {head} {parameters} {tail} {end}"
 
     return CallForm(call, between=optional("\n"))

@@ -6,27 +6,32 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from engine.chat.parsers.grammar import ANYTHING, Grammar, literal
+from engine.chat.parsers.grammar import ANYTHING, Grammar, containing, literal
 from engine.chat.parsers.parameters import parameter_types, resolved, types_at, variants
 from engine.chat.parsers.tools import Tool
-from engine.schemas import OPTIONS, apart, at, reference, step
+from engine.schemas import apart, at, reference, step
 
 _NUMBERS = frozenset({"integer", "number"})
 _NESTED = frozenset({"array", "object"})
 
 
 def tagged_parameters(
-    grammar: Grammar, tool: Tool, before: Callable[[str, bool], str], after: str
+    grammar: Grammar,
+    tool: Tool,
+    before: Callable[[str, bool], str],
+    after: str,
+    closing: str = "",
 ) -> str:
     """Parameters in the order of the schema, those that are not required left out or not.
 
     `before(name, text)` opens a parameter, whose value is plain text or else JSON; `after` is the
-    markup that closes it.
+    markup that closes it. `closing`: a regular expression of what else would close it.
     """
     whole = tool.parameters
 
     def parameter(place: str, name: str) -> str:
-        values = _values(grammar, whole, f"{place}/properties{step(name)}", name, after)
+        place += f"/properties{step(name)}"
+        values = _values(grammar, whole, place, name, after, closing)
         return " | ".join(f"{before(name, text)} {value}" for text, value in values)
 
     def listed(place: str) -> str:
@@ -43,44 +48,44 @@ def tagged_parameters(
 
 
 def _values(
-    grammar: Grammar, whole: Any, place: str, name: str, after: str
+    grammar: Grammar, whole: Any, place: str, name: str, after: str, closing: str
 ) -> Iterator[tuple[bool, str]]:
     """Ways to write a value and the markup that closes it; each says whether it is plain text."""
     here, anywhere = types_at(whole, place), parameter_types(whole, name)
     if "string" in here:
-        yield True, grammar.text_before(after, _text(resolved(whole, place), anywhere))
-    if not here <= {"string", "null"} or not here or anywhere & (_NUMBERS | _NESTED):
-        yield False, f"{grammar.json(_alone(whole, place))} {grammar.markup(after)}"
-    elif here == {"null"}:
-        yield False, f"{literal('null')} {grammar.markup(after)}"
+        wanted = _text(resolved(whole, place), anywhere)
+        if closing:
+            wanted = f"({wanted}) & ~{containing(closing)}"
+        yield True, grammar.text_before(after, wanted)
+    others = here - {"string", "null"}
+    if others or here <= {"null"}:
+        schema = _alone(whole, place, sorted(others) if "string" in here else [])
+        yield False, f"{grammar.json(schema)} {grammar.markup(after)}"
 
 
-def _alone(whole: Any, place: str) -> Any:
-    """The schema at a place, with what its references need."""
-    schema = at(whole, place)
-    if '"$ref"' in json.dumps(schema):
-        return {**apart(whole), "$ref": reference(place)}
-    options = {key: whole[key] for key in OPTIONS if key in whole}
-    return {**options, **schema} if isinstance(schema, dict) else schema
+def _alone(whole: Any, place: str, types: list[str]) -> Any:
+    """The schema at a place, with what its references need; where there are `types`, of these."""
+    among = [{"$ref": reference(place)}, *([{"type": types}] if types else [])]
+    return {**apart(whole), "allOf": among}
 
 
 def _text(schema: Any, types: frozenset[str]) -> str:
     """An expression for text that is read as text, or as what else these types allow."""
     if not isinstance(schema, dict):
-        return ""
+        return ANYTHING
     if isinstance(schema.get("enum"), list) or "const" in schema:
         choices = schema["enum"] if "enum" in schema else [schema["const"]]
         return " | ".join(
             literal(each if isinstance(each, str) else json.dumps(each)) for each in choices
         )
-    wanted = [ANYTHING]
+    wanted = [ANYTHING]  # what is negated may be no text at all
     if types <= {"string", "null"}:
         wanted += _limits(schema)
     if types & _NUMBERS:
         wanted.append(r"~/\s*[-+.0-9](?s:.*)/")
     if types & _NESTED:
         wanted.append(r"~/\s*[\[{(](?s:.*)/")
-    return " & ".join(wanted) if len(wanted) > 1 else ""
+    return " & ".join(wanted)
 
 
 def _limits(schema: dict[str, Any]) -> list[str]:

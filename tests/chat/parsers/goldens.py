@@ -123,7 +123,14 @@ V31 = (
     "<｜tool▁call▁end｜>",
     "<｜tool▁calls▁end｜>",
 )
-GLM = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>")
+GLM: tuple[str, ...] = (
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_call>",
+    "<arg_key>",
+    "</arg_key>",
+)
 GLM += ("<arg_value>", "</arg_value>")
 
 GOLDENS = (
