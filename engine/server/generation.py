@@ -23,7 +23,8 @@ from engine.messages import (
     Submit,
 )
 from engine.server.output import Delta, Output
-from engine.server.runtime_link import RecordedError, RequestStream, RuntimeLink
+from engine.server.request_stream import RequestStream
+from engine.server.runtime_link import RecordedError, RuntimeLink
 
 T = TypeVar("T")
 
