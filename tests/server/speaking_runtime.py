@@ -25,7 +25,7 @@ from engine.messages import (
 )
 from tests.server.scripted_runtime import commands, say
 
-CONTEXT = 32768
+CONTEXT = 1 << 18
 
 
 def main(folder: Path) -> None:
