@@ -77,6 +77,10 @@ class Output:
         self.reasoning_tokens = 0
         self.stop_string: str | None = None
         self._over = False
+        self._between = False
+        """Whether the newest event was no text."""
+        self._blank = ""
+        """White space since then."""
 
     def is_over(self) -> bool:
         """Whether what follows is not part of the answer."""
@@ -106,6 +110,7 @@ class Output:
         late = self._delta(self._parser.finish() if self._parser is not None else [])
         if self._over:
             return late
+        self._drop_margin()
         tail = self._stops.finish()
         shown = self._reveal([Text(tail)] if tail else [])
         if self._parser is None:
@@ -118,14 +123,17 @@ class Output:
         shown: list[OutputEvent] = []
         for event in events:
             if isinstance(event, Text):
-                self._made += len(event.text)
-                result = self._stops.feed(event.text)
+                text = self._margin(event.text)
+                self._made += len(text)
+                result = self._stops.feed(text)
                 if result.text:
                     shown.append(Text(result.text))
                 if result.matched is not None:
                     self.stop_string, self._over = result.matched, True
                     break
                 continue
+            self._drop_margin()
+            self._between = True
             if held := self._stops.finish():
                 shown.append(Text(held))
             shown.append(event)
@@ -137,6 +145,22 @@ class Output:
                     self._over = True
                     break
         return self._reveal(shown)
+
+    def _margin(self, text: str) -> str:
+        """The text, with white space before it; white space after reasoning or a call that no
+        text follows is the markup's, not the answer's."""
+        if not self._between:
+            return text
+        self._blank += text
+        if not self._blank.strip():
+            return ""
+        text, self._blank, self._between = self._blank, "", False
+        return text
+
+    def _drop_margin(self) -> None:
+        if self._blank:
+            self._blank = ""
+            self._pending = [token for token in self._pending if token.offset < self._made]
 
     def _decide(self, events: list[OutputEvent]) -> None:
         """Say of the tokens that led to these events whether they are text."""

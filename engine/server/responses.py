@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -159,7 +159,7 @@ class Responses:
         return found
 
     async def _frames(
-        self, events: Opened[GenerationEvent], answer: ResponseAnswer, keep: Any
+        self, events: Opened[GenerationEvent], answer: ResponseAnswer, keep: Callable[[], None]
     ) -> AsyncIterator[bytes]:
         with self._service.served():
             async with aclosing(events):

@@ -98,10 +98,28 @@ def test_thoughts_text_and_calls_are_told_apart(hermes: Speaker) -> None:
 
 
 def test_an_answer_of_calls_alone_has_no_content(hermes: Speaker) -> None:
-    hermes.says(call("ping"))
-    whole, _ = both(hermes)
+    for said in (call("ping"), f"\n{call('ping')}\n\n{call('ping')}\n"):
+        hermes.says(said)
+        whole, _ = both(hermes, logprobs=True)
+        message = whole.choices[0].message
+        assert message.content is None and message.tool_calls[0].function.arguments == "{}"
+        assert whole.choices[0].logprobs.content == []
+    hermes.says(f"{call('ping')}\n\nThere, and there:\n{call('ping')}")
+    whole, _ = both(hermes, logprobs=True)
+    assert whole.choices[0].message.content == "\n\nThere, and there:"
+    raw = b"".join(bytes(entry.bytes) for entry in whole.choices[0].logprobs.content)
+    assert raw.decode() == "\n\nThere, and there:"
+
+
+def test_thoughts_without_an_answer(hermes: Speaker) -> None:
+    hermes.says("<think>Hm.</think>\n\n")
+    whole, _ = both(hermes, logprobs=True)
+    assert whole.choices[0].message.content == "" and not whole.choices[0].logprobs.content
+    hermes.says("<think>Hm, hm")
+    whole, _ = both(hermes, max_tokens=hermes.count("<think>Hm,"))
     message = whole.choices[0].message
-    assert message.content is None and message.tool_calls[0].function.arguments == "{}"
+    assert (message.content, message.reasoning_content) == ("", "Hm,")
+    assert whole.choices[0].finish_reason == "length"
 
 
 def test_markup_of_a_family_without_tools_is_text(hermes: Speaker) -> None:
