@@ -7,7 +7,7 @@ from typing import Any
 
 from engine.chat.conversation import Message
 from engine.chat.model_files import ModelPlace, read_json
-from engine.chat.parsers import hermes
+from engine.chat.parsers import harmony, hermes
 from engine.chat.parsers.answer import END_OF_THINKING, THINK
 from engine.chat.parsers.families import (
     PLAIN,
@@ -106,11 +106,18 @@ class TextModel:
         tokens = fitting(tokens, context_tokens, "messages")
         return ChatPrompt(tokens, self._thinking(rendered.text))
 
+    @property
+    def thinks(self) -> bool:
+        """Whether the model may write reasoning before its answer."""
+        known = self.template is not None and self.template.mentions(THINK)
+        return known or self.family.name == harmony.NAME
+
     def _thinking(self, prompt: str) -> Thinking:
         if opens_thinking(prompt):
             return "opened"
-        known = self.template is not None and self.template.mentions(THINK)
-        return "possible" if known and not prompt.rstrip().endswith(END_OF_THINKING) else "none"
+        return (
+            "possible" if self.thinks and not prompt.rstrip().endswith(END_OF_THINKING) else "none"
+        )
 
     def thinking_variables(self, *, on: bool) -> dict[str, Any]:
         """The template's variables that switch thinking, in the spellings that templates have.

@@ -37,7 +37,15 @@ from engine.server.output import Delta
 from engine.server.service import Service
 from engine.server.turns import Turn, prepared, rendered
 
-_NESTED = ("messages", "system", "thinking", "output_config", "context_management", "tool_choice")
+_NESTED = (
+    "messages",
+    "system",
+    "thinking",
+    "output_config",
+    "context_management",
+    "tool_choice",
+    "thread",
+)
 UNBOUNDED = 1 << 40
 """Counting tokens has no limit but the body's."""
 

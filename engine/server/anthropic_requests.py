@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from engine.chat.structured import AnswerFormat
-from engine.errors import InvalidRequest
+from engine.errors import HeadraceError, InvalidRequest
 from engine.messages import Sampling
 from engine.server.answer_formats import answer_format
 from engine.server.anthropic_messages import Blocks, Turn
@@ -18,6 +18,11 @@ from engine.server.anthropic_tools import tool_use_of
 from engine.server.bodies import in_range, sampling_in_range
 from engine.server.openai_common import checked_stops, chosen_sampling
 from engine.server.tool_use import ToolUse
+
+
+class ThreadNotFound(HeadraceError):
+    code = "thread_not_found"
+    status = 404
 
 
 class Thinking(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +102,8 @@ class MessagesRequest(CountRequest, kw_only=True):
     # Harmless.
     metadata: dict[str, Any] = {}
     service_tier: str = ""
+    thread: dict[str, Any] = {}
+    """Messages are not kept: whoever goes on from one is told to send them all."""
     container: Any = None
     """Only absent or null: there is nowhere to run code."""
 
@@ -109,6 +116,10 @@ class MessagesRequest(CountRequest, kw_only=True):
             raise InvalidRequest(
                 "The last message is the assistant's: continuing an answer is not supported yet.",
                 param=f"messages.{len(self.messages) - 1}.role",
+            )
+        if self.thread.get("type") == "continue":
+            raise ThreadNotFound(
+                "No message threads are kept here.", hint="Send the whole conversation."
             )
         if self.container is not None:
             raise InvalidRequest("container is not supported.", param="container")

@@ -89,6 +89,7 @@ def anthropic_error(error: HeadraceError) -> dict[str, Any]:
         "error": {
             "type": _ANTHROPIC_TYPES.get(error.status, kind),
             "message": message,
+            "details": {"error_code": error.code},
         },
     }
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.chat.conversation import Message
-from engine.chat.parsers import harmony
 from engine.chat.parsers.events import OutputParser
 from engine.chat.structured import AnswerFormat, enforced_calls, structured_answer
 from engine.chat.text_model import ChatPrompt, TextModel
@@ -59,16 +58,11 @@ async def prepared(text: TextModel, ready: Ready, turn: Turn) -> Generation:
         stop_tokens=() if turn.ignore_eos else text.end_tokens,
         stop_strings=turn.stop_strings,
         logprobs=turn.logprobs,
-        parser=_Parsing(text, turn.tools, prompt) if _is_parsed(text, turn, prompt) else None,
+        # Without calls and without reasoning output is text as it comes.
+        parser=_Parsing(text, turn.tools, prompt) if text.thinks or turn.tools.callable else None,
         grammar=_grammar(text, turn, prompt),
         one_call=not turn.tools.several,
     )
-
-
-def _is_parsed(text: TextModel, turn: Turn, prompt: ChatPrompt) -> bool:
-    """Output without calls and without reasoning is text as it comes."""
-    thinks = prompt.thinking != "none" or text.family.name == harmony.NAME
-    return thinks or bool(turn.tools.callable)
 
 
 @dataclass(frozen=True)
