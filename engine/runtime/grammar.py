@@ -27,8 +27,10 @@ _SPECIAL = b"\xff"
 class TokenGrammar:
     """How far one request's output has come in its grammar. Not for two threads at once."""
 
-    def __init__(self, matcher: llguidance.LLMatcher) -> None:
+    def __init__(self, matcher: llguidance.LLMatcher, param: str) -> None:
+        """`param`: the request's field that an error names."""
         self._matcher = matcher
+        self._param = param
 
     def mask(self) -> npt.NDArray[np.int32]:
         """int32 [ceil(V / 32)]: the tokens that may come next. Raises InvalidRequest."""
@@ -47,10 +49,11 @@ class TokenGrammar:
 
     def _check(self) -> None:
         if self._matcher.is_error():
+            why = self._matcher.get_error().splitlines()[0]
             raise InvalidRequest(
-                f"The grammar could not be followed any further: {self._matcher.get_error()}",
+                f"The grammar could not be followed any further: {why}",
                 hint="A simpler schema or grammar needs less work at each token.",
-                param="grammar",
+                param=self._param,
             )
 
 
@@ -95,9 +98,11 @@ class GrammarCompiler:
         whole = {"grammars": [{"lark_grammar": _HEADER + document.start}, *inner]}
         grammar = msgspec.json.encode(whole).decode()
         matcher = llguidance.LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
+        if not matcher.is_error():
+            matcher.compute_bitmask()  # the first one finds what is allowed, but takes too much
         if matcher.is_error():
             raise fault_of(document, matcher.get_error())
-        return TokenGrammar(matcher)
+        return TokenGrammar(matcher, document.sources[0].param if document.sources else "grammar")
 
 
 class _Vocabulary:

@@ -18,7 +18,8 @@ from engine.schemas import apart, at, reference, step, target, without_root
 LIMITS = llguidance.LLParserLimits(verbose_errors=False)
 SEARCH_SECONDS = 2.0
 """A fault's place is told as exactly as it can be found in this time."""
-MAX_PLACE_CHARS = 400
+MAX_CHARS = 400
+"""Of a place or a sentence that is told."""
 _MAPS = ("properties", "patternProperties")
 _LISTS = ("prefixItems", "items", "anyOf", "oneOf", "allOf")
 _SINGLE = ("items", "additionalProperties")
@@ -30,8 +31,8 @@ def fault_of(document: GrammarDocument, said: str) -> InvalidRequest:
         found = None if source.json_schema is None else fault_in_schema(source.json_schema)
         if found is not None:
             place, why = found
-            if len(place) > MAX_PLACE_CHARS:
-                place = place[:MAX_PLACE_CHARS] + "..."
+            if len(place) > MAX_CHARS:
+                place = place[:MAX_CHARS] + "..."
             where = f"at {place}" if place else "at its top"
             return InvalidRequest(
                 f"{source.what} cannot be compiled, {where}: {why}", param=source.param
@@ -98,5 +99,9 @@ class _Search:
 def _told(said: str) -> str:
     """In one line, and in terms of the schema as it was sent."""
     said = re.sub(r"\s+while processing json-schema:\S*", "", without_root(said))
-    said = re.sub(r"\n *\d+ \|.*", "", said, flags=re.DOTALL)  # the lines around the fault
-    return " ".join(said.split())
+    if said.startswith("NoExtension"):
+        return "no text can meet it, or none that this model's tokens can spell"
+    # The lines around the fault, and a remark on the remark.
+    said = re.sub(r"\n *\d+ \|.*|<non-verbose/>", "", said, flags=re.DOTALL)
+    said = " ".join(said.split())
+    return said if len(said) <= MAX_CHARS else said[:MAX_CHARS] + "..."

@@ -387,3 +387,33 @@ def test_integrity_check_sees_a_leaked_page() -> None:
     simulation.scheduler.running[0].pages.pop()
     with pytest.raises(IntegrityError, match="owned"):
         check(simulation.scheduler)
+
+
+def test_others_go_before_a_request_that_is_held() -> None:
+    """Released, it comes as if it were new: those that run stay ordered by arrival."""
+    simulation = Simulation(limits())
+    held = simulation.submit(request(1, 7, 4, grammar="start: /a/"))
+    for number in (2, 3):
+        simulation.submit(request(number, 7, 4))
+    simulation.step()
+    scheduler = simulation.scheduler
+    assert [each.request for each in scheduler.running] == [2, 3] and held.state is State.WAITING
+    scheduler.release(held)
+    simulation.step()
+    assert [each.request for each in scheduler.running] == [2, 3, 1]
+    simulation.run()
+    check(scheduler)
+    assert simulation.outputs[1] == alone(request(1, 7), 4)
+
+
+def test_a_held_request_can_end_and_counts_as_waiting() -> None:
+    simulation = Simulation(limits(max_waiting=0))
+    for number in (1, 2, 3):
+        simulation.submit(request(number, 3, 4, grammar="start: /a/"))
+    with pytest.raises(Overloaded):
+        simulation.scheduler.submit(request(4, 3))
+    assert simulation.scheduler.admit() == [] and simulation.scheduler.plan() is None
+    for number in (1, 2, 3):
+        simulation.scheduler.end(number)
+    assert not simulation.scheduler.has_work
+    check(simulation.scheduler)
