@@ -57,11 +57,15 @@ class Answer(ABC):
 
     def deltas(self, index: int, delta: Delta) -> Iterable[JsonObject]:
         logprobs = self._logprobs(delta.tokens) if self.logprobs else None
-        for event in delta.events or (Text(""),):
+        events = delta.events
+        if not events or (delta.tokens and not any(isinstance(each, Text) for each in events)):
+            events = (Text(""), *events)
+        for event in events:
             change = self._delta(event)
-            if change is not None:
-                yield self._chunk(index, change, logprobs, None)
-                logprobs = None
+            if change is None:
+                continue
+            own, logprobs = (logprobs, None) if isinstance(event, Text) else (None, logprobs)
+            yield self._chunk(index, change, own, None)
 
     def ending(self, index: int, ended: Ended) -> JsonObject:
         return self._chunk(index, self._no_delta(), None, ended.reason)

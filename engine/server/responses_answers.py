@@ -131,6 +131,8 @@ class ResponseAnswer:
                     logprobs = []
                 case Closed():
                     yield from self._close(self._items[change.block.index], cut=cut)
+        if logprobs and self._items and self._items[-1].block.kind == "text":
+            self._items[-1].logprobs += logprobs  # of tokens at the end that have no text
 
     def ending(self, started: Started, ended: Ended) -> Iterator[JsonObject]:
         """Of an answer whose blocks are closed: it is one empty message where there are none."""
