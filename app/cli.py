@@ -1,4 +1,4 @@
-"""The `headrace` command: without a verb it opens the app, else it is the engine's CLI."""
+"""The `headrace` command: it opens the app, sets up agents, or else is the engine's CLI."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from engine import paths
 
 _VERBS = """\
 verbs:
-  serve  serve a model to OpenAI and Anthropic clients
-  chat   talk to a model in the terminal
-  bench  measure this machine and a model
+  serve   serve a model to OpenAI and Anthropic clients
+  chat    talk to a model in the terminal
+  agents  point coding agents at the server, and back
+  bench   measure this machine and a model
 
 `headrace VERB --help` tells what a verb takes. Example: headrace chat --model demo
 """
@@ -26,7 +27,11 @@ def main(argv: list[str] | None = None) -> int:
     """Returns the exit status."""
     argv = sys.argv[1:] if argv is None else argv
     if argv and not argv[0].startswith("-"):
-        # The verbs are the engine's, with their own parser and help.
+        if argv[0] == "agents":
+            from app.core.agents import command
+
+            return command.main(argv[1:])
+        # The other verbs are the engine's, with their own parser and help.
         from engine.cli import main as engine_main
 
         return engine_main(argv)

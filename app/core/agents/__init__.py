@@ -1,0 +1,1 @@
+"""Coding agents on this machine: which are there, and pointing them at Headrace and back."""
