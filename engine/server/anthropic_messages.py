@@ -110,8 +110,9 @@ def _user(turn: Turn, where: str) -> list[Message]:
     texts: list[str] = []
     for index, block in enumerate(turn.content):
         at = f"{where}.content[{index}]"
-        if _kind(block, at, ("text", "tool_result")) == "text":
-            texts.append(_field(block, "text", at))
+        kind = _kind(block, at, ("text", "document", "tool_result"))
+        if kind != "tool_result":
+            texts.append(_field(block, "text", at) if kind == "text" else _document(block, at))
             continue
         if texts:
             messages.append({"role": "user", "content": "\n".join(texts)})
@@ -129,3 +130,15 @@ def _user(turn: Turn, where: str) -> list[Message]:
     if texts or not messages:
         messages.append({"role": "user", "content": "\n".join(texts)})
     return messages
+
+
+def _document(block: dict[str, Any], where: str) -> str:
+    """A document of plain text, under its title. Raises InvalidRequest for others."""
+    source = block.get("source")
+    if not isinstance(source, dict) or source.get("type") != "text":
+        raise InvalidRequest(
+            f"{where}.source is not of type text. This model reads text only.",
+            param=f"{where}.source",
+        )
+    text, title = _field(source, "data", f"{where}.source"), block.get("title")
+    return f"{title}\n{text}" if isinstance(title, str) and title else text

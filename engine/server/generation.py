@@ -49,6 +49,8 @@ class Generation:
     """As in Submit: what the output may be."""
     one_call: bool = False
     """The answer ends after its first tool call."""
+    only_calls: bool = False
+    """The grammar allows nothing but calls: text is a call's markup that was cut off."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ async def generate(
         generation.parser() if generation.parser is not None else None,
         wants_tokens=generation.logprobs >= 0,
         one_call=generation.one_call,
+        only_calls=generation.only_calls,
     )
     try:
         async for event in stream:
@@ -128,7 +131,8 @@ def _last_events(event: Finished, output: Output) -> list[GenerationEvent]:
         raise RuntimeDied("The runtime cancelled the request.")
     events: list[GenerationEvent] = []
     made = event.completion_tokens
-    if output.is_over():
+    over = output.is_over()
+    if over:
         # The runtime may have finished before it read of the stop: what it made after is not
         # counted.
         made = min(made, output.sampled)
@@ -137,7 +141,8 @@ def _last_events(event: Finished, output: Output) -> list[GenerationEvent]:
         if rest:
             events.append(rest)
     # A stop string that the last allowed token completed is still a stop.
-    reason: Literal["stop", "length", "tool_calls"] = "stop" if output.is_over() else event.reason
+    stopped = over or output.stop_string is not None
+    reason: Literal["stop", "length", "tool_calls"] = "stop" if stopped else event.reason
     if reason == "stop" and output.calls_complete:
         reason = "tool_calls"
     ended = Ended(reason, output.stop_string, event.prompt_tokens, made, output.reasoning_tokens)

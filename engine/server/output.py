@@ -58,12 +58,14 @@ class Output:
         *,
         wants_tokens: bool,
         one_call: bool,
+        only_calls: bool,
     ) -> None:
         self._detokenizer = detokenizer
         self._stops = stops
         self._parser = parser
         self._wants_tokens = wants_tokens
         self._one_call = one_call
+        self._only_calls = only_calls
         self._made = 0
         self._shown = 0
         self._undecided: list[TokenText] = []
@@ -118,6 +120,8 @@ class Output:
         return Delta(late.events + shown.events, (*late.tokens, *shown.tokens, *self._pending))
 
     def _delta(self, events: list[OutputEvent]) -> Delta:
+        if self._only_calls:
+            events = [event for event in events if not isinstance(event, Text)]
         if events:
             self._decide(events)
         shown: list[OutputEvent] = []

@@ -216,8 +216,10 @@ class RuntimeLink:
 
     async def _hand_over_vocabulary(self) -> None:
         runtime, vocabulary = self._runtime, self.vocabulary
-        if runtime is None or vocabulary is None:
-            raise self.unavailable()
+        if vocabulary is None:
+            raise RuntimeUnavailable("The tokenizer is loading.", hint="Try again in a moment.")
+        if runtime is None:
+            raise ConnectionResetError("no runtime runs")
         # Some hundred thousand small objects: not on the loop that serves everyone.
         await runtime.send(await asyncio.to_thread(vocabulary))
 

@@ -62,6 +62,7 @@ async def prepared(text: TextModel, ready: Ready, turn: Turn) -> Generation:
         parser=_Parsing(text, turn.tools, prompt) if text.thinks or turn.tools.callable else None,
         grammar=_grammar(text, turn, prompt),
         one_call=not turn.tools.several,
+        only_calls=turn.tools.enforced,
     )
 
 

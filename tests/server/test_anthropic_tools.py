@@ -146,6 +146,11 @@ def test_a_history_of_tool_use_reaches_the_model(hermes: Speaker) -> None:
             "role": "user",
             "content": [
                 {"type": "tool_result", "tool_use_id": "t1", "content": "rain"},
+                {
+                    "type": "document",
+                    "title": "Report",
+                    "source": {"type": "text", "media_type": "text/plain", "data": "It rains."},
+                },
                 {"type": "text", "text": "Well?"},
             ],
         },
@@ -154,7 +159,14 @@ def test_a_history_of_tool_use_reaches_the_model(hermes: Speaker) -> None:
     system: Any = [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]
     both(hermes, messages=history, system=system)
     prompt = hermes.prompt()
-    said = ("Be brief.", "I look.", '{"city": "Oslo"}', "tool\nrain", "user\nWell?", "Be kind.")
+    said = (
+        "Be brief.",
+        "I look.",
+        '{"city": "Oslo"}',
+        "tool\nrain",
+        "user\nReport\nIt rains.\nWell?",
+    )
+    said = (*said, "Be kind.")
     places = [prompt.index(each) for each in said]
     assert places == sorted(places)
     counted = hermes.anthropic.messages.count_tokens(

@@ -136,8 +136,21 @@ def test_markup_of_a_family_without_tools_is_text(hermes: Speaker) -> None:
 def test_a_call_that_is_cut_ends_by_length(hermes: Speaker, letters: int) -> None:
     said = call("weather", city="Oslo, where it rains")
     hermes.says(said)
-    whole, _ = both(hermes, max_tokens=hermes.count(said[:letters]))
-    assert whole.choices[0].finish_reason == "length"
+    for several in (True, False):
+        limit = hermes.count(said[:letters])
+        whole, _ = both(hermes, max_tokens=limit, parallel_tool_calls=several)
+        assert whole.choices[0].finish_reason == "length"
+
+
+def test_an_enforced_call_that_is_cut_shows_no_markup(hermes: Speaker) -> None:
+    said = f"<think>Hm.</think>{call('weather', city='Oslo')}"
+    hermes.says(said)
+    for letters in (20, 32, 45):
+        limit = hermes.count(said[:letters])
+        whole, _ = both(hermes, tool_choice="required", max_tokens=limit)
+        message = whole.choices[0].message
+        assert message.content == "" and not message.tool_calls
+        assert whole.choices[0].finish_reason == "length"
 
 
 def test_a_broken_call_is_not_called_complete(hermes: Speaker) -> None:
