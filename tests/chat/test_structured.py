@@ -15,6 +15,7 @@ from engine.chat.parsers.families import FAMILIES, Family, family_named
 from engine.chat.parsers.tools import Tool
 from engine.chat.structured import AnswerFormat, Thinking, enforced_calls, structured_answer
 from engine.errors import InvalidRequest
+from tests.chat import random_schemas
 from tests.chat.grammars import ByteModel, allows, takes
 from tests.chat.parsers.goldens import GLM, GOLDENS, HARMONY, TOOLS, V31, Golden, answer
 
@@ -229,6 +230,18 @@ def test_whatever_a_schema_allows_is_valid(name: str) -> None:
         model, grammar = text_of(of_schema(PARAMETERS[name]))
         (piece,) = model.pieces(model.walk(grammar, draw))
         Draft202012Validator(PARAMETERS[name]).validate(json.loads(piece.text))
+
+
+@pytest.mark.parametrize("schemas", [20, pytest.param(300, marks=pytest.mark.full)])
+def test_whatever_a_random_schema_allows_is_valid(schemas: int) -> None:
+    draw = random.Random(7)
+    for _ in range(schemas):
+        schema = random_schemas.whole(draw)
+        model, grammar = text_of(of_schema(schema))
+        (piece,) = model.pieces(model.walk(grammar, draw))
+        Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER).validate(
+            json.loads(piece.text)
+        )
 
 
 def test_white_space_is_bounded() -> None:
