@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from engine.server.blocks import Block, BlockEvent, Closed, Grown, Opened
+from engine.server.blocks import Block, BlockClosed, BlockEvent, BlockGrown, BlockOpened
 from engine.server.call_arguments import arguments_object
 from engine.server.collected import Completed
 from engine.server.generation import Ended, Started
@@ -53,11 +53,11 @@ class MessageAnswer:
         for change in changes:
             index = change.block.index
             match change:
-                case Opened():
+                case BlockOpened():
                     yield _start(change.block)
-                case Grown():
+                case BlockGrown():
                     yield _delta(index, _grown(change.block, change.text))
-                case Closed():
+                case BlockClosed():
                     if change.block.kind == "reasoning":
                         signed = _signature(change.block.content)
                         yield _delta(index, {"type": "signature_delta", "signature": signed})
@@ -65,7 +65,7 @@ class MessageAnswer:
 
     def empty(self) -> Iterator[JsonObject]:
         """An answer of nothing is one block without text."""
-        return self.changes((Opened(_EMPTY), Closed(_EMPTY)))
+        return self.changes((BlockOpened(_EMPTY), BlockClosed(_EMPTY)))
 
     def ending(self, started: Started, ended: Ended) -> Iterator[JsonObject]:
         usage = _usage(started, ended.completion_tokens, ended.prompt_tokens)

@@ -30,22 +30,22 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class BlockOpened:
     block: Block
 
 
 @dataclass(frozen=True, slots=True)
-class Grown:
+class BlockGrown:
     block: Block
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class BlockClosed:
     block: Block
 
 
-BlockEvent = Opened | Grown | Closed
+BlockEvent = BlockOpened | BlockGrown | BlockClosed
 
 
 class Blocks:
@@ -76,7 +76,7 @@ class Blocks:
     def finish(self) -> list[BlockEvent]:
         """Close what is open."""
         block, self._open = self._open, None
-        return [] if block is None else [Closed(block)]
+        return [] if block is None else [BlockClosed(block)]
 
     def _start(
         self, kind: Literal["text", "reasoning", "call"], name: str, changes: list[BlockEvent]
@@ -84,7 +84,7 @@ class Blocks:
         changes += self.finish()
         self._open = Block(kind, len(self.all), name)
         self.all.append(self._open)
-        changes.append(Opened(self._open))
+        changes.append(BlockOpened(self._open))
         return self._open
 
     def _grow(
@@ -94,4 +94,4 @@ class Blocks:
         if block is None or block.kind != kind:
             block = self._start(kind, "", changes)
         block.content += text
-        changes.append(Grown(block, text))
+        changes.append(BlockGrown(block, text))

@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.chat.tokenizer import Tokenizer
 from engine.errors import HeadraceError
-from engine.server.blocks import Block, BlockEvent, Closed, Grown, Opened
+from engine.server.blocks import Block, BlockClosed, BlockEvent, BlockGrown, BlockOpened
 from engine.server.call_arguments import arguments_object
 from engine.server.generation import Ended, Started
 from engine.server.http import sentence
@@ -121,15 +121,15 @@ class ResponseAnswer:
         logprobs = logprob_entries(self._tokenizer, tokens) if self._logprobs else []
         for change in changes:
             match change:
-                case Opened():
+                case BlockOpened():
                     yield from self._open(change.block)
-                case Grown():
+                case BlockGrown():
                     item = self._items[change.block.index]
                     if change.block.kind == "text":
                         item.logprobs += logprobs
                     yield from self._grow(item, change.text, logprobs)
                     logprobs = []
-                case Closed():
+                case BlockClosed():
                     yield from self._close(self._items[change.block.index], cut=cut)
         if logprobs and self._items and self._items[-1].block.kind == "text":
             self._items[-1].logprobs += logprobs  # of tokens at the end that have no text
@@ -138,7 +138,7 @@ class ResponseAnswer:
         """Of an answer whose blocks are closed: it is one empty message where there are none."""
         if not self._items:
             nothing = Block("text", 0)
-            yield from self.changes((Opened(nothing), Closed(nothing)))
+            yield from self.changes((BlockOpened(nothing), BlockClosed(nothing)))
         cut = ended.reason == "length"
         self.response |= {
             "status": "incomplete" if cut else "completed",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from engine.chat.conversation import Message
-from engine.chat.parsers.events import OutputParser
 from engine.chat.structured import AnswerFormat, enforced_calls, structured_answer
 from engine.chat.text_model import ChatPrompt, TextModel
 from engine.messages import Ready, Sampling
@@ -49,8 +49,16 @@ async def rendered(
 
 async def prepared(text: TextModel, ready: Ready, turn: Turn) -> Generation:
     """Raises InvalidRequest, and PromptTooLong."""
-    prompt = await rendered(text, turn.messages, turn.tools, turn.variables, ready.context_tokens)
+    tools = turn.tools
+    prompt = await rendered(text, turn.messages, tools, turn.variables, ready.context_tokens)
     room = ready.context_tokens - len(prompt.tokens)
+    parser = partial(
+        text.speaking(tools=bool(tools.callable)).parser,
+        tools.callable,
+        text.tokenizer.special,
+        thinking=prompt.thinking == "opened",
+    )
+    held = tools.enforced or turn.wanted is not None
     return Generation(
         prompt=prompt.tokens,
         max_tokens=room if turn.max_tokens is None else min(turn.max_tokens, room),
@@ -59,42 +67,17 @@ async def prepared(text: TextModel, ready: Ready, turn: Turn) -> Generation:
         stop_strings=turn.stop_strings,
         logprobs=turn.logprobs,
         # Without calls and without reasoning output is text as it comes.
-        parser=_Parsing(text, turn.tools, prompt) if text.thinks or turn.tools.callable else None,
-        grammar=_grammar(text, turn, prompt),
-        one_call=not turn.tools.several,
-        only_calls=turn.tools.enforced,
+        parser=parser if text.thinks or tools.callable else None,
+        grammar=await asyncio.to_thread(_grammar, text, turn, prompt) if held else "",
+        one_call=not tools.several,
+        only_calls=tools.enforced,
     )
-
-
-@dataclass(frozen=True)
-class _Parsing:
-    text: TextModel
-    tools: ToolUse
-    prompt: ChatPrompt
-
-    def __call__(self) -> OutputParser:
-        family = self.text.speaking(tools=bool(self.tools.callable))
-        return family.parser(
-            self.tools.callable,
-            self.text.tokenizer.special,
-            thinking=self.prompt.thinking == "opened",
-        )
 
 
 def _grammar(text: TextModel, turn: Turn, prompt: ChatPrompt) -> str:
-    tools = turn.tools
-    family, special = text.speaking(tools=bool(tools.callable)), text.tokenizer.special
-    if tools.enforced:
-        return enforced_calls(
-            family, tools.callable, special, prompt.thinking, several=tools.several
-        )
-    if turn.wanted is None:
-        return ""
-    return structured_answer(
-        family,
-        turn.wanted,
-        special,
-        prompt.thinking,
-        tools.callable,
-        several=tools.several,
-    )
+    """Of a turn whose answer is held to a format or to calls. Raises InvalidRequest."""
+    tools, several = turn.tools.callable, turn.tools.several
+    family, special = text.speaking(tools=bool(tools)), text.tokenizer.special
+    if turn.wanted is None or turn.tools.enforced:
+        return enforced_calls(family, tools, special, prompt.thinking, several=several)
+    return structured_answer(family, turn.wanted, special, prompt.thinking, tools, several=several)
