@@ -52,6 +52,12 @@ HEADRACE_EXPORT int32_t headrace_set_tier(int32_t highest);
 /* The caller's own thread counts as one. Returns the number there is. */
 HEADRACE_EXPORT int32_t headrace_set_threads(int32_t threads);
 
+/* The system's numbers of CPUs for the threads, one a core. As many threads as CPUs have one each,
+   the first is the caller's, who stays where it is; fewer threads share them all. No CPUs: anywhere.
+   `placed` tells how many threads the system has put there so far. */
+HEADRACE_EXPORT int32_t headrace_set_cpus(const int32_t *cpus, int32_t count);
+HEADRACE_EXPORT int32_t headrace_placed(void);
+
 /* y[tokens, rows] = x[tokens, columns] times the stored matrix transposed, plus bias (or NULL). */
 HEADRACE_EXPORT int32_t headrace_linear(int32_t format, int64_t rows, int64_t columns,
                                         const void *weight, const void *scale,

@@ -64,6 +64,15 @@ int32_t headrace_set_threads(int32_t threads) {
   return guarded([&](Engine &engine) { return engine.pool.resize(threads); });
 }
 
+int32_t headrace_set_cpus(const int32_t *cpus, int32_t count) {
+  return guarded([&](Engine &engine) {
+    engine.pool.place(std::vector<int>(cpus, cpus + count));
+    return HEADRACE_OK;
+  });
+}
+
+int32_t headrace_placed(void) { return shared().pool.placed(); }
+
 int32_t headrace_linear(int32_t format, int64_t rows, int64_t columns, const void *weight,
                         const void *scale, const void *scale_2, const void *x, int32_t x_type,
                         int64_t tokens, const float *bias, float *y) {

@@ -1,0 +1,72 @@
+// How threads wait: for a moment by looking, then asleep.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+#if !defined(__linux__)
+#include <condition_variable>
+#include <mutex>
+#endif
+
+namespace headrace {
+
+// A hint to the processor that this thread only waits.
+void relax();
+
+inline int64_t nanoseconds_now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+constexpr int EVERYBODY = 1 << 30;
+constexpr int64_t FOR_EVER = -1;
+
+// A count that threads sleep on until it moves. Raising it costs a system call only while somebody
+// sleeps.
+class Event {
+ public:
+  uint32_t count() const { return count_.load(); }
+  void raise(int most = EVERYBODY) {
+    count_.fetch_add(1);
+    wake(most);
+  }
+  // Wakes up to `most` sleepers, where the system can tell; else all.
+  void wake(int most);
+  // Until the count is not `seen`, for at most so long; may return early.
+  void sleep(uint32_t seen, int64_t nanoseconds = FOR_EVER);
+
+ private:
+  // A sleeper counts itself before the system compares `seen`, and whoever raises counts first
+  // and looks for sleepers then: in one total order, one of them sees the other.
+  alignas(64) std::atomic<uint32_t> count_{0};
+  std::atomic<int> sleepers_{0};
+#if !defined(__linux__)
+  std::mutex mutex_;
+  std::condition_variable moved_;
+#endif
+};
+
+// Returns when `ready()`, after which what it read counts. Looks for `spin` nanoseconds; a thread
+// that waited longer slept, and the answer is true. It never yields: where another program shares
+// the core, the system would hand that one a whole slice, and a sleeper is woken at once.
+template <class Ready>
+bool wait_until(Event &event, int64_t spin, Ready ready) {
+  constexpr int LOOKS = 16;  // between two looks at the clock
+  const int64_t begin = nanoseconds_now();
+  do {
+    for (int i = 0; i < LOOKS; ++i) {
+      if (ready()) return false;
+      relax();
+    }
+  } while (nanoseconds_now() - begin < spin);
+  for (;;) {
+    const uint32_t seen = event.count();
+    if (ready()) return true;
+    event.sleep(seen);
+  }
+}
+
+}  // namespace headrace
