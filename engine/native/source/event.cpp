@@ -1,5 +1,8 @@
 #include "event.h"
 
+#include <algorithm>
+#include <thread>
+
 #if defined(HEADRACE_X86)
 #include <immintrin.h>
 #endif
@@ -8,8 +11,6 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-#else
-#include <thread>
 #endif
 
 namespace headrace {
@@ -22,6 +23,17 @@ void relax() {
 #else
   std::this_thread::yield();
 #endif
+}
+
+void Ladder::rest(Event &event, uint32_t seen, int64_t spin) {
+  constexpr int LOOK_EVERY = 16;
+  const int64_t so_far = waited();
+  if (so_far < spin)
+    for (int i = 0; i < LOOK_EVERY; ++i) relax();
+  else if (so_far < 2 * spin)
+    std::this_thread::yield();
+  else
+    event.sleep(seen, std::clamp(so_far / 4, SHORTEST, LONGEST));
 }
 
 #if defined(__linux__)

@@ -69,4 +69,20 @@ bool wait_until(Event &event, int64_t spin, Ready ready) {
   }
 }
 
+// How to wait for memory that another side changes without waking anybody: look, then let others
+// have the core, then sleep, each time for a quarter of the wait so far. So a wait is found over at
+// most a quarter late, or LONGEST.
+class Ladder {
+ public:
+  static constexpr int64_t SPIN = 50'000, SHORTEST = 20'000, LONGEST = 5'000'000;
+
+  void restart() { begin_ = nanoseconds_now(); }
+  int64_t waited() const { return nanoseconds_now() - begin_; }
+  // Whoever raises `event` from `seen` ends a sleep at once.
+  void rest(Event &event, uint32_t seen, int64_t spin = SPIN);
+
+ private:
+  int64_t begin_ = nanoseconds_now();
+};
+
 }  // namespace headrace

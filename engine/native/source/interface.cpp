@@ -5,10 +5,8 @@
 
 using namespace headrace;
 
-namespace {
-
 // Never destroyed: threads that sleep when the process ends must not wake to a destructor.
-Engine &shared() {
+Engine &headrace::shared() {
   static Engine *const engine = [] {
     auto *made = new Engine;
     for (int i = 0; i < tier_count() && tier_usable(i); ++i) made->tier_number = i;
@@ -17,6 +15,8 @@ Engine &shared() {
   }();
   return *engine;
 }
+
+namespace {
 
 template <class Call>
 int32_t guarded(Call call) {
