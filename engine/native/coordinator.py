@@ -171,10 +171,10 @@ class Coordinator:
         if self._handle is None:
             return True
         handle, self._handle = self._handle, None
-        ended = self._functions.headrace_coordinator_close(handle, int(patience * 1e9)) != LATE
-        if not ended:
-            _kept.append((self, keep))
-        return ended
+        if self._functions.headrace_coordinator_close(handle, int(patience * 1e9)) != LATE:
+            return True
+        _kept.append((self, keep))
+        return False
 
     def _open(self) -> c_void_p:
         if self._handle is None:

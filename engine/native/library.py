@@ -88,7 +88,7 @@ _SIGNATURES = {
     "headrace_moe_combine": (c_int32, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p),
     "headrace_decode": (c_int32, *_MATRIX, c_int64, c_int64, c_void_p),
     "headrace_read": (c_uint64, c_void_p, c_int64),
-    "headrace_set_cpus": (c_int32, POINTER(c_int32), c_int32),
+    "headrace_set_cpus": (c_int32, POINTER(c_int32), c_int32, c_int32),
     "headrace_placed": (c_int32,),
     "headrace_doorbell_layout": (c_int32, POINTER(DoorbellShape)),
     "headrace_doorbell_ring": (c_int32, c_void_p, c_int32, c_int32, c_int32, POINTER(c_uint32)),
@@ -158,11 +158,11 @@ class Library:
             self.functions.headrace_set_threads(threads)
             self._threads = threads
 
-    def set_cpus(self, cpus: Sequence[int]) -> None:
-        """Let threads run on these CPUs (the system's numbers, one a core, fastest first): each on
-        its own if there are as many threads, else on any of them. None: anywhere. The caller's
-        thread stays where it is."""
-        self.functions.headrace_set_cpus((c_int32 * len(cpus))(*cpus), len(cpus))
+    def set_cpus(self, cpus: Sequence[int], *, each: bool = False) -> None:
+        """Let threads run on any of these CPUs (the system's numbers, one a core), or `each` on its
+        own: then the first is the caller's, who must be there, or it shares a core with a thread.
+        None: anywhere."""
+        self.functions.headrace_set_cpus((c_int32 * len(cpus))(*cpus), len(cpus), each)
 
     @property
     def placed(self) -> int:

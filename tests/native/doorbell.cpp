@@ -78,8 +78,9 @@ struct Device {
   }
   // Whether the answer counts.
   bool wait() {
-    while (__atomic_load_n(word(HEADRACE_DOORBELL_READY), __ATOMIC_ACQUIRE) != 1)
-      std::this_thread::yield();
+    const auto *both = reinterpret_cast<uint64_t *>(block + HEADRACE_DOORBELL_READY);
+    for (int looks = 0; !(__atomic_load_n(both, __ATOMIC_ACQUIRE) & HEADRACE_DOORBELL_OVER); ++looks)
+      if (looks > 200) std::this_thread::sleep_for(std::chrono::microseconds(10));
     return __atomic_load_n(word(HEADRACE_DOORBELL_POISON), __ATOMIC_ACQUIRE) == 0;
   }
 };

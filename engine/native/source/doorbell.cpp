@@ -13,6 +13,7 @@ namespace headrace {
 void Doorbell::spoil(uint32_t reason) {
   uint32_t none = 0;
   poison.compare_exchange_strong(none, reason, std::memory_order_acq_rel);
+  spoiled.store(1, std::memory_order_release);
   response.store(request.load(std::memory_order_acquire), std::memory_order_release);
   ready.store(1, std::memory_order_release);
 }

@@ -16,8 +16,11 @@ struct Doorbell {
   alignas(64) std::atomic<uint32_t> request{0};
   int32_t layer = 0, tokens = 0, routes = 0;
   // The host's: rows first, then the request's number, then 1 for who can only wait for a constant.
+  // `spoiled` makes one word of 64 bits with `ready`, and no device takes it back: who resets
+  // `ready` just when the block is poisoned must not wait for ever.
   alignas(64) std::atomic<uint32_t> response{0};
-  std::atomic<uint32_t> ready{0};
+  alignas(8) std::atomic<uint32_t> ready{0};
+  std::atomic<uint32_t> spoiled{0};
   // Why nothing here counts any more; 0 while it does. The first reason stays.
   alignas(64) std::atomic<uint32_t> poison{0};
   alignas(64) uint8_t reserved[64] = {};

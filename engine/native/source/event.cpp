@@ -30,8 +30,6 @@ void Ladder::rest(Event &event, uint32_t seen, int64_t spin) {
   const int64_t so_far = waited();
   if (so_far < spin)
     for (int i = 0; i < LOOK_EVERY; ++i) relax();
-  else if (so_far < 2 * spin)
-    std::this_thread::yield();
   else
     event.sleep(seen, std::clamp(so_far / 4, SHORTEST, LONGEST));
 }

@@ -1,4 +1,7 @@
-// How threads wait: for a moment by looking, then asleep.
+// How threads wait: for a moment by looking, then asleep. They never yield in between: where other
+// programs use the core the system hands each of them a whole slice first, while a thread that slept
+// has a claim to be put on at once. Beside eight busy processes a core, a request and its answer took
+// 9 ms with yields and 1 ms without.
 #pragma once
 
 #include <atomic>
@@ -49,9 +52,8 @@ class Event {
 #endif
 };
 
-// Returns when `ready()`, after which what it read counts. Looks for `spin` nanoseconds; a thread
-// that waited longer slept, and the answer is true. It never yields: where another program shares
-// the core, the system would hand that one a whole slice, and a sleeper is woken at once.
+// Returns when `ready()`, after which what it read counts. Looks for `spin` nanoseconds, then sleeps;
+// the answer is whether it slept.
 template <class Ready>
 bool wait_until(Event &event, int64_t spin, Ready ready) {
   constexpr int LOOKS = 16;  // between two looks at the clock
@@ -69,9 +71,8 @@ bool wait_until(Event &event, int64_t spin, Ready ready) {
   }
 }
 
-// How to wait for memory that another side changes without waking anybody: look, then let others
-// have the core, then sleep, each time for a quarter of the wait so far. So a wait is found over at
-// most a quarter late, or LONGEST.
+// How to wait for memory that another side changes without waking anybody: look, then sleep, each
+// time for a quarter of the wait so far. So a wait is found over at most a quarter late, or LONGEST.
 class Ladder {
  public:
   static constexpr int64_t SPIN = 50'000, SHORTEST = 20'000, LONGEST = 5'000'000;

@@ -54,10 +54,10 @@ HEADRACE_EXPORT int32_t headrace_set_tier(int32_t highest);
 /* The caller's own thread counts as one. Returns the number there is. */
 HEADRACE_EXPORT int32_t headrace_set_threads(int32_t threads);
 
-/* The system's numbers of CPUs for the threads, one a core. As many threads as CPUs have one each,
-   the first is the caller's, who stays where it is; fewer threads share them all. No CPUs: anywhere.
-   `placed` tells how many threads the system has put there so far. */
-HEADRACE_EXPORT int32_t headrace_set_cpus(const int32_t *cpus, int32_t count);
+/* The system's numbers of CPUs for the threads, one a core: any of them, or `each` its own, where
+   the first is the caller's, who is there already. No CPUs: anywhere. `placed` tells how many
+   threads the system has put there so far. */
+HEADRACE_EXPORT int32_t headrace_set_cpus(const int32_t *cpus, int32_t count, int32_t each);
 HEADRACE_EXPORT int32_t headrace_placed(void);
 
 /* y[tokens, rows] = x[tokens, columns] times the stored matrix transposed, plus bias (or NULL). */
@@ -97,7 +97,8 @@ HEADRACE_EXPORT uint64_t headrace_read(const void *bytes, int64_t count);
    with the step's own tokens and routes as strides. The device writes slots, x and the header's
    layer, tokens, routes, sets `ready` to 0 and then `request` to its last value plus one (never 0),
    with release order at the system's scope. The coordinator computes the rows and sets `response`
-   to that number and `ready` to 1. The device waits for either, then reads `poison`: not 0 means
+   to that number and `ready` to 1. The device waits until READY, as 64 bits, has one of the bits
+   HEADRACE_DOORBELL_OVER (the upper one is poison's, for good), then reads `poison`: not 0 means
    that the answer does not count, and no later one will. A step without a slot is not rung for.
    The device does not touch the block between request and response. */
 enum {
@@ -106,9 +107,10 @@ enum {
   HEADRACE_DOORBELL_TOKENS = 8,
   HEADRACE_DOORBELL_ROUTES = 12,
   HEADRACE_DOORBELL_RESPONSE = 64,
-  HEADRACE_DOORBELL_READY = 68,
+  HEADRACE_DOORBELL_READY = 72,
   HEADRACE_DOORBELL_POISON = 128,
 };
+#define HEADRACE_DOORBELL_OVER UINT64_C(0x100000001)
 
 /* Reasons of poison. The last ones are REFUSED plus a result from above. */
 enum {

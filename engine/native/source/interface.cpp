@@ -64,9 +64,9 @@ int32_t headrace_set_threads(int32_t threads) {
   return guarded([&](Engine &engine) { return engine.pool.resize(threads); });
 }
 
-int32_t headrace_set_cpus(const int32_t *cpus, int32_t count) {
+int32_t headrace_set_cpus(const int32_t *cpus, int32_t count, int32_t each) {
   return guarded([&](Engine &engine) {
-    engine.pool.place(std::vector<int>(cpus, cpus + count));
+    engine.pool.place(std::vector<int>(cpus, cpus + count), each != 0);
     return HEADRACE_OK;
   });
 }

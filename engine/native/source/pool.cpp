@@ -59,11 +59,12 @@ int Pool::resize(int threads) {
   return this->threads();
 }
 
-void Pool::place(std::vector<int> cpus) {
-  if (cpus == cpus_) return;
+void Pool::place(std::vector<int> cpus, bool each) {
+  if (cpus == cpus_ && each == each_) return;
   const int threads = this->threads();
   stop();
   cpus_ = std::move(cpus);
+  each_ = each;
   start(threads);
 }
 
@@ -72,17 +73,19 @@ void Pool::start(int threads) {
   workers_.reserve(static_cast<size_t>(threads - 1));
   for (int thread = 1; thread < threads; ++thread) {
     try {
-      workers_.emplace_back([this, thread, threads, seen = region_.load()] {
-        if (!cpus_.empty())
-          placed_ += run_on(threads < static_cast<int>(cpus_.size())
-                                ? cpus_
-                                : std::vector<int>{cpus_[static_cast<size_t>(thread) % cpus_.size()]});
+      workers_.emplace_back([this, thread, seen = region_.load()] {
+        if (!cpus_.empty() && run_on(cpus_of(thread))) placed_.fetch_add(1);
         serve(thread, seen);
       });
     } catch (const std::system_error &) {
       break;
     }
   }
+}
+
+std::vector<int> Pool::cpus_of(int thread) const {
+  if (!each_) return cpus_;
+  return {cpus_[static_cast<size_t>(thread) % cpus_.size()]};
 }
 
 void Pool::stop() {

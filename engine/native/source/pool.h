@@ -37,9 +37,9 @@ class Pool {
   int resize(int threads);
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // CPUs for the threads, one a core. With as many threads as CPUs each has its own, the caller the
-  // first, though it is the caller's part to go there; fewer may run on any of them. None: anywhere.
-  void place(std::vector<int> cpus);
+  // CPUs for the workers, one a core: any of them, or `each` its own, where the caller's is the
+  // first and the caller is there. None: anywhere.
+  void place(std::vector<int> cpus, bool each);
   // How many workers the system has put where they were to run.
   int placed() const { return placed_.load(); }
 
@@ -60,6 +60,7 @@ class Pool {
 
   void start(int threads);
   void stop();
+  std::vector<int> cpus_of(int thread) const;
   void serve(int thread, uint32_t seen);
   void work(const View &view, int place, int thread);
   void take(const View &view, int phase, int place, int thread);
@@ -69,6 +70,7 @@ class Pool {
 
   std::vector<std::thread> workers_;
   std::vector<int> cpus_;
+  bool each_ = false;
   std::atomic<int> placed_{0};
   std::atomic<bool> stop_{false};
   std::atomic<int64_t> linger_{20'000};
