@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -55,6 +56,26 @@ def busy(processes: int) -> Iterator[None]:
             process.wait()
 
 
+@dataclass
+class Counted:
+    """Steps, the seconds that they took, the CPU seconds, the seconds of the slowest."""
+
+    steps: int = 0
+    seconds: float = 0.0
+    used: float = 0.0
+    slowest: float = 0.0
+
+    def add(self, other: Counted) -> None:
+        self.steps += other.steps
+        self.seconds += other.seconds
+        self.used += other.used
+        self.slowest = max(self.slowest, other.slowest)
+
+    @property
+    def rate(self) -> float:
+        return self.steps / self.seconds
+
+
 class Steps:
     """Layer steps without end over one bank."""
 
@@ -70,9 +91,10 @@ class Steps:
             torch.randperm(blobs, generator=generator)[:ROUTES].unsqueeze(0) for _ in range(256)
         ]
 
-    def run(self, seconds: float) -> tuple[int, float, float]:
-        """(steps, seconds, slowest step's seconds) of about so long."""
+    def run(self, seconds: float) -> Counted:
+        """Of about so long."""
         begin = last = time.perf_counter()
+        used = time.process_time()
         steps, slowest = 0, 0.0
         while last - begin < seconds:
             moe_expert_rows(self.bank, self.spec, self.x, self.routes[steps % 256], self.rows)
@@ -80,7 +102,7 @@ class Steps:
             slowest = max(slowest, now - last)
             last = now
             steps += 1
-        return steps, last - begin, slowest
+        return Counted(steps, last - begin, time.process_time() - used, slowest)
 
 
 def place(native: Library, how: str, threads: int) -> None:
@@ -104,19 +126,15 @@ def idle_share() -> float:
     return (sum(process.cpu_times()[:2]) - before) / (time.perf_counter() - begin)
 
 
-def measure(steps: Steps, seconds: float, load: int) -> dict[str, tuple[float, float]]:
-    """(steps a second, slowest step's seconds) alone, for a third of `seconds`, and beside load."""
+def measure(steps: Steps, seconds: float, load: int) -> tuple[Counted, Counted]:
+    """Alone, for a third of `seconds`, and beside load."""
     steps.run(0.5)
-    counted = {"alone": [0, 0.0, 0.0], "beside load": [0, 0.0, 0.0]}
+    alone, beside = Counted(), Counted()
     for _ in range(TURNS):
-        for name, total in counted.items():
-            with busy(load if name != "alone" else 0):
-                part = seconds / TURNS / (3 if name == "alone" else 1)
-                done, took, slowest = steps.run(part)
-            total[0] += done
-            total[1] += took
-            total[2] = max(total[2], slowest)
-    return {name: (done / took, slowest) for name, (done, took, slowest) in counted.items()}
+        alone.add(steps.run(seconds / TURNS / 3))
+        with busy(load):
+            beside.add(steps.run(seconds / TURNS))
+    return alone, beside
 
 
 def main(arguments: list[str]) -> int:
@@ -138,9 +156,10 @@ def main(arguments: list[str]) -> int:
     cpus = len(psutil.Process().cpu_affinity()) if options.place != "each" else psutil.cpu_count()
     load = options.load or cpus
     steps = Steps(options.mebibytes)
-    rates = measure(steps, options.seconds, load)
+    alone, beside = measure(steps, options.seconds, load)
     idle = idle_share()
-    (alone, _), (beside, slowest) = rates["alone"], rates["beside load"]
+    kept = beside.rate / alone.rate
+    work = (beside.steps / beside.used) / (alone.steps / alone.used)
     share = min(1.0, cpus / (threads + load) / min(1.0, cpus / threads))
     gigabytes = ROUTES * steps.spec.nbytes / 1e9
     result = Result(
@@ -150,15 +169,17 @@ def main(arguments: list[str]) -> int:
         model=f"one-token steps, {ROUTES} NVFP4 experts of {HIDDEN} x {INTERMEDIATE}",
         machine=machine,
         rows=[
-            Row(name="alone", value=alone, unit="steps/s"),
-            Row(name="alone, weights", value=alone * gigabytes, unit="GB/s",
-                versus="reading", ratio=alone * gigabytes / machine.stream),
-            Row(name="beside load", value=beside, unit="steps/s", versus="alone",
-                ratio=beside / alone),
-            Row(name="fair share", value=alone * share, unit="steps/s", versus="alone",
+            Row(name="alone", value=alone.rate, unit="steps/s"),
+            Row(name="alone, weights", value=alone.rate * gigabytes, unit="GB/s",
+                versus="reading", ratio=alone.rate * gigabytes / machine.stream),
+            Row(name="beside load", value=beside.rate, unit="steps/s", versus="alone", ratio=kept),
+            Row(name="fair share", value=alone.rate * share, unit="steps/s", versus="alone",
                 ratio=share),
-            Row(name="kept of the share", value=beside / alone / share * 100, unit="%"),
-            Row(name="slowest step beside load", value=slowest * 1000, unit="ms"),
+            Row(name="kept of the share", value=kept / share * 100, unit="%"),
+            Row(name="CPUs used alone", value=alone.used / alone.seconds, unit="CPUs"),
+            Row(name="CPUs used beside load", value=beside.used / beside.seconds, unit="CPUs"),
+            Row(name="work for CPU time beside load", value=work * 100, unit="%"),
+            Row(name="slowest step beside load", value=beside.slowest * 1000, unit="ms"),
             Row(name="CPU one second after the last step", value=idle * 100, unit="%"),
         ],
         notes=[
