@@ -5,6 +5,9 @@ python benchmarks/host.py --json benchmarks/results/<machine>-host.json
 For each format a matrix far larger than the caches is multiplied with one token, and the same
 number of bytes is read by the library's own loop, in turns; medians of five. Where other programs
 share the machine both sides suffer, so the share says more than either rate.
+
+With --sweep: the rate of plain reading by number of threads (and by where the weights lie, on
+machines of several memory nodes), and the smallest number that is within 2 % of the best.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ from engine.formats.weight import StoredWeight
 from engine.kernels.linear import linear
 from engine.memory.device import resolve_device
 from engine.native.library import FORMATS, Library, library
+from engine.native.sweep import sweep_reading
+from engine.native.topology import topology
 from engine.runtime import bench_result
 from engine.runtime.bench_result import Result, Row
 from engine.runtime.threads import apply_threads
@@ -91,6 +96,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--mebibytes", type=int, default=512, help="of each matrix")
     parser.add_argument("--formats", nargs="*", default=list(FORMATS), choices=list(FORMATS))
     parser.add_argument("--tiers", nargs="*", help="instruction sets; the best one by default")
+    parser.add_argument("--sweep", action="store_true", help="reading by number of threads")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     native = library()
@@ -98,6 +104,40 @@ def main(arguments: list[str]) -> int:
         print("host: the native library is not built: python3 dev.py setup", file=sys.stderr)
         return 1
     apply_threads(options.threads)
+    if options.sweep:
+        rows, note = sweep_rows(native, options.mebibytes << 20)
+    else:
+        rows, note = format_rows(native, options)
+    result = Result(
+        bench="host-threads" if options.sweep else "host",
+        commit=bench_result.commit(),
+        when=bench_result.now(),
+        model=f"{options.mebibytes} MiB " + ("read" if options.sweep else "a matrix, one token"),
+        machine=bench_result.machine(resolve_device("cpu")),
+        rows=rows,
+        notes=[note],
+    )
+    print(bench_result.table(result))
+    if options.json is not None:
+        bench_result.write(result, options.json)
+    return 0
+
+
+def sweep_rows(native: Library, nbytes: int) -> tuple[list[Row], str]:
+    found = sweep_reading(native, topology(), nbytes)
+    several = len(found) > 1
+    rows = [
+        Row(name=f"read {threads} threads" + (f" {each.placement.name}" if several else ""),
+            value=rate / 1e9, unit="GB/s", versus="the best",
+            ratio=rate / max(found[0].rates.values()))
+        for each in found for threads, rate in each.rates.items()
+    ]  # fmt: skip
+    best = found[0]
+    where = f", weights {best.placement.name}" if several else ""
+    return rows, f"enough: {best.threads} threads{where}; the default is {topology().threads}"
+
+
+def format_rows(native: Library, options: argparse.Namespace) -> tuple[list[Row], str]:
     rows = []
     for tier in options.tiers or [native.tier]:
         native.set_tier(tier)
@@ -109,19 +149,7 @@ def main(arguments: list[str]) -> int:
             )
             rows.append(row)
             print(f"host: {name} {delivered:.1f} of {read:.1f} GB/s", file=sys.stderr)
-    result = Result(
-        bench="host",
-        commit=bench_result.commit(),
-        when=bench_result.now(),
-        model=f"products with one token, {options.mebibytes} MiB a matrix",
-        machine=bench_result.machine(resolve_device("cpu")),
-        rows=rows,
-        notes=[f"instruction set {native.tier}; medians of {ROUNDS}, reading in turns"],
-    )
-    print(bench_result.table(result))
-    if options.json is not None:
-        bench_result.write(result, options.json)
-    return 0
+    return rows, f"instruction set {native.tier}; medians of {ROUNDS}, reading in turns"
 
 
 if __name__ == "__main__":

@@ -128,6 +128,13 @@ class DeviceFault(HeadraceError):
     status = 502
 
 
+class StepPoisoned(DeviceFault):
+    """A wait between device and CPU experts did not end: the step's result does not count, and the
+    process cannot go on."""
+
+    code = "step_poisoned"
+
+
 class IntegrityError(HeadraceError):
     """The engine's own books contradict each other: its defect, not a request's."""
 

@@ -36,6 +36,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that all sequences together can hold; 0 means the solver decides."""
     prefill_chunk_tokens: int = 512
     threads: int = 0
-    """CPU threads of the runtime; 0 means one per physical core."""
+    """CPU threads of the runtime; 0 means one per physical core, less one where there are more than
+    four (engine.native.topology)."""
     emulate_ram_bytes: int = 0
     """Pretend that the machine has only so much free host memory; 0 means the real figure."""

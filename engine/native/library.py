@@ -11,7 +11,8 @@ import functools
 import logging
 import os
 import sys
-from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint64, c_void_p
+from collections.abc import Sequence
+from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 
 from engine.formats.blob import BlobSpec
@@ -19,7 +20,7 @@ from engine.paths import debug_setting
 
 logger = logging.getLogger(__name__)
 
-ABI = 1
+ABI = 2
 FOLDER = Path(__file__).resolve().parent / "_build"
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 _NAMES = "float32 bfloat16 float16 fp8_block nvfp4 mxfp4 q8_0 q4_0 q4_1 q4_k q6_k"
@@ -31,7 +32,7 @@ FLOAT32, BFLOAT16 = 0, 1
 
 _CPUS = os.cpu_count() or 1
 
-OK, BAD_ARGUMENT, BAD_SLOT, OUT_OF_MEMORY = range(4)
+OK, BAD_ARGUMENT, BAD_SLOT, OUT_OF_MEMORY, POISONED, LATE = range(6)
 
 
 class NativeError(Exception):
@@ -47,6 +48,27 @@ class ExpertLayout(Structure):
         *((f"down_{part}", c_int64) for part in ("weight", "scale", "scale_2")),
         ("gate_up_format", c_int32),
         ("down_format", c_int32),
+    ]
+
+
+class DoorbellShape(Structure):
+    """headrace_doorbell_shape"""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("tokens", "routes", "hidden")),
+        *((name, c_int64) for name in ("slots", "x", "rows", "bytes")),
+        ("x_type", c_int32),
+    ]
+
+
+class Layer(Structure):
+    """headrace_layer"""
+
+    _fields_ = [
+        ("experts", ExpertLayout),
+        ("bank", c_void_p),
+        ("blobs", c_int64),
+        ("activation", c_int32),
     ]
 
 
@@ -66,42 +88,60 @@ _SIGNATURES = {
     "headrace_moe_combine": (c_int32, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p),
     "headrace_decode": (c_int32, *_MATRIX, c_int64, c_int64, c_void_p),
     "headrace_read": (c_uint64, c_void_p, c_int64),
+    "headrace_set_cpus": (c_int32, POINTER(c_int32), c_int32, c_int32),
+    "headrace_placed": (c_int32,),
+    "headrace_doorbell_layout": (c_int32, POINTER(DoorbellShape)),
+    "headrace_doorbell_ring": (c_int32, c_void_p, c_int32, c_int32, c_int32, POINTER(c_uint32)),
+    "headrace_doorbell_wait": (c_int32, c_void_p, c_uint32, c_int64),
+    "headrace_doorbell_poison": (c_uint32, c_void_p),
+    "headrace_coordinator_open": (
+        *(c_int32, POINTER(Layer), c_int32, POINTER(DoorbellShape), c_void_p, c_int64, c_int32),
+        POINTER(c_void_p),
+    ),
+    "headrace_coordinator_begin": (None, c_void_p, c_int64),
+    "headrace_coordinator_end": (None, c_void_p),
+    "headrace_coordinator_answers": (c_uint64, c_void_p),
+    "headrace_coordinator_busy_ns": (c_uint64, c_void_p),
+    "headrace_coordinator_close": (c_int32, c_void_p, c_int64),
 }
 
 
 class Library:
-    """The functions of one loaded library. Calls release the interpreter lock."""
+    """The functions of one loaded library. Calls release the interpreter lock.
+
+    `functions` has them all, by their names in C.
+    """
 
     def __init__(self, path: Path) -> None:
         """Raises NativeError for a file that does not load or speaks another version."""
         try:
-            self._library = ctypes.CDLL(str(path))
-            self._library.headrace_abi.restype = c_int32
-            found = self._library.headrace_abi()
+            self.functions = ctypes.CDLL(str(path))
+            self.functions.headrace_abi.restype = c_int32
+            found = self.functions.headrace_abi()
         except (OSError, AttributeError) as error:
             raise NativeError(f"{path} does not load: {error}") from error
         if found != ABI:
             raise NativeError(f"{path} has interface {found}, this version needs {ABI}")
         for name, (result, *arguments) in _SIGNATURES.items():
-            function = getattr(self._library, name)
+            function = getattr(self.functions, name)
             function.restype, function.argtypes = result, arguments
-        self.linear = self._library.headrace_linear
-        self.moe_rows = self._library.headrace_moe_rows
-        self.moe_combine = self._library.headrace_moe_combine
-        self.decode = self._library.headrace_decode
-        self.read = self._library.headrace_read
+        self.linear = self.functions.headrace_linear
+        self.moe_rows = self.functions.headrace_moe_rows
+        self.moe_combine = self.functions.headrace_moe_combine
+        self.decode = self.functions.headrace_decode
+        self.read = self.functions.headrace_read
         self._threads = 1
 
     @property
     def tiers(self) -> list[str]:
         """Names of the instruction sets that this machine can run, ascending."""
-        count = self._library.headrace_tiers()
-        names = [self._library.headrace_tier_name(i).decode() for i in range(count)]
-        return [name for i, name in enumerate(names) if self._library.headrace_tier_usable(i)]
+        count = self.functions.headrace_tiers()
+        names = [self.functions.headrace_tier_name(i).decode() for i in range(count)]
+        return [name for i, name in enumerate(names) if self.functions.headrace_tier_usable(i)]
 
     @property
     def tier(self) -> str:
-        name: bytes = self._library.headrace_tier_name(self._library.headrace_tier())
+        name: bytes = self.functions.headrace_tier_name(self.functions.headrace_tier())
         return name.decode()
 
     def set_tier(self, name: str) -> None:
@@ -109,14 +149,25 @@ class Library:
         usable = self.tiers
         if name not in usable:
             raise NativeError(f"no instruction set {name!r} here; there are {', '.join(usable)}")
-        self._library.headrace_set_tier(usable.index(name))
+        self.functions.headrace_set_tier(usable.index(name))
 
     def set_threads(self, threads: int) -> None:
         """Have this many threads, the caller's included; never more than there are CPUs."""
         threads = min(threads, _CPUS)
         if threads != self._threads:
-            self._library.headrace_set_threads(threads)
+            self.functions.headrace_set_threads(threads)
             self._threads = threads
+
+    def set_cpus(self, cpus: Sequence[int], *, each: bool = False) -> None:
+        """Let threads run on any of these CPUs (the system's numbers, one a core), or `each` on its
+        own: then the first is the caller's, who must be there, or it shares a core with a thread.
+        None: anywhere."""
+        self.functions.headrace_set_cpus((c_int32 * len(cpus))(*cpus), len(cpus), each)
+
+    @property
+    def placed(self) -> int:
+        """How many threads the system has put on their CPUs so far, without the caller's."""
+        return int(self.functions.headrace_placed())
 
 
 @functools.cache

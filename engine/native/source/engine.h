@@ -44,6 +44,9 @@ struct Engine {
   bool reserve_scratch(int64_t bytes);
 };
 
+// The one that the C functions use.
+Engine &shared();
+
 // Activations [tokens, columns] as a kernel wants them.
 struct Arrangement {
   const Kernel *kernel;

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define HEADRACE_NATIVE_ABI 1
+#define HEADRACE_NATIVE_ABI 2
 
 #if defined(_WIN32)
 #define HEADRACE_EXPORT __declspec(dllexport)
@@ -22,6 +22,8 @@ enum {
   HEADRACE_BAD_ARGUMENT = 1,
   HEADRACE_BAD_SLOT = 2,
   HEADRACE_OUT_OF_MEMORY = 3,
+  HEADRACE_POISONED = 4,
+  HEADRACE_LATE = 5,
 };
 
 /* Types of activations. */
@@ -52,6 +54,12 @@ HEADRACE_EXPORT int32_t headrace_set_tier(int32_t highest);
 /* The caller's own thread counts as one. Returns the number there is. */
 HEADRACE_EXPORT int32_t headrace_set_threads(int32_t threads);
 
+/* The system's numbers of CPUs for the threads, one a core: any of them, or `each` its own, where
+   the first is the caller's, who is there already. No CPUs: anywhere. `placed` tells how many
+   threads the system has put there so far. */
+HEADRACE_EXPORT int32_t headrace_set_cpus(const int32_t *cpus, int32_t count, int32_t each);
+HEADRACE_EXPORT int32_t headrace_placed(void);
+
 /* y[tokens, rows] = x[tokens, columns] times the stored matrix transposed, plus bias (or NULL). */
 HEADRACE_EXPORT int32_t headrace_linear(int32_t format, int64_t rows, int64_t columns,
                                         const void *weight, const void *scale,
@@ -78,6 +86,89 @@ HEADRACE_EXPORT int32_t headrace_decode(int32_t format, int64_t rows, int64_t co
 
 /* Reads every byte once, with all threads, and returns a sum: the rate that products aim for. */
 HEADRACE_EXPORT uint64_t headrace_read(const void *bytes, int64_t count);
+
+/* The CPU's branch of a layer step. A device and a coordinator thread share a block of memory that
+   both see at once (page-locked, if the device is a GPU): a header, and behind it
+
+     slots [tokens, routes] int64     which blob of the layer's bank, negative: not the CPU's
+     x [tokens, hidden]               activations
+     rows [tokens, routes, hidden]    float32, the answer; rows without a slot stay as they are
+
+   with the step's own tokens and routes as strides. The device writes slots, x and the header's
+   layer, tokens, routes, sets `ready` to 0 and then `request` to its last value plus one (never 0),
+   with release order at the system's scope. The coordinator computes the rows and sets `response`
+   to that number and `ready` to 1. The device waits until READY, as 64 bits, has one of the bits
+   HEADRACE_DOORBELL_OVER (the upper one is poison's, for good), then reads `poison`: not 0 means
+   that the answer does not count, and no later one will. A step without a slot is not rung for.
+   The device does not touch the block between request and response. */
+enum {
+  HEADRACE_DOORBELL_REQUEST = 0,
+  HEADRACE_DOORBELL_LAYER = 4,
+  HEADRACE_DOORBELL_TOKENS = 8,
+  HEADRACE_DOORBELL_ROUTES = 12,
+  HEADRACE_DOORBELL_RESPONSE = 64,
+  HEADRACE_DOORBELL_READY = 72,
+  HEADRACE_DOORBELL_POISON = 128,
+};
+#define HEADRACE_DOORBELL_OVER UINT64_C(0x100000001)
+
+/* Reasons of poison. The last ones are REFUSED plus a result from above. */
+enum {
+  HEADRACE_POISON_LATE_ANSWER = 1,    /* the coordinator had a request and did not answer */
+  HEADRACE_POISON_LATE_STEP = 2,      /* a step was begun and did not end */
+  HEADRACE_POISON_DEVICE_GAVE_UP = 3, /* the device's own wait took too long */
+  HEADRACE_POISON_CLOSED = 4,         /* the coordinator is gone */
+  HEADRACE_POISON_REFUSED = 16,
+};
+
+/* The largest step that a block holds; `layout` fills in, in bytes, where its parts lie and how
+   large it is. A block begins on a 64-byte boundary. */
+typedef struct {
+  int64_t tokens, routes, hidden;
+  int64_t slots, x, rows, bytes;
+  int32_t x_type;
+} headrace_doorbell_shape;
+
+typedef struct {
+  headrace_expert_layout experts;
+  const void *bank;
+  int64_t blobs;
+  int32_t activation;
+} headrace_layer;
+
+typedef struct headrace_coordinator headrace_coordinator;
+
+HEADRACE_EXPORT int32_t headrace_doorbell_layout(headrace_doorbell_shape *shape);
+
+/* Writes a header into the block and starts a coordinator for it. Layers, numbered from 0, and their
+   banks stay in place until it is closed. `answer_ns`: a request that takes longer poisons the
+   block. `cpu`: where the coordinator runs, -1 for anywhere. */
+HEADRACE_EXPORT int32_t headrace_coordinator_open(const headrace_layer *layers, int32_t count,
+                                                  const headrace_doorbell_shape *shape,
+                                                  void *block, int64_t answer_ns, int32_t cpu,
+                                                  headrace_coordinator **opened);
+
+/* Around each step (a graph's replay, say): the coordinator and the pool stay awake, and if the
+   step has not ended after so long, the block is poisoned. */
+HEADRACE_EXPORT void headrace_coordinator_begin(headrace_coordinator *coordinator, int64_t step_ns);
+HEADRACE_EXPORT void headrace_coordinator_end(headrace_coordinator *coordinator);
+
+/* Requests answered so far, and the time that computing them took. */
+HEADRACE_EXPORT uint64_t headrace_coordinator_answers(const headrace_coordinator *coordinator);
+HEADRACE_EXPORT uint64_t headrace_coordinator_busy_ns(const headrace_coordinator *coordinator);
+
+/* Finishes the request in hand, poisons the block, so that nobody waits for it any more, and frees
+   the coordinator. HEADRACE_LATE if that took longer than `patience_ns`: then the coordinator is
+   never freed, and block, layers and banks must stay for as long as the process. */
+HEADRACE_EXPORT int32_t headrace_coordinator_close(headrace_coordinator *coordinator,
+                                                   int64_t patience_ns);
+
+/* The device's side, for devices that are CPUs. `ring` gives the number to wait for, 0 if there was
+   nothing to ring for. */
+HEADRACE_EXPORT int32_t headrace_doorbell_ring(void *block, int32_t layer, int32_t tokens,
+                                               int32_t routes, uint32_t *ticket);
+HEADRACE_EXPORT int32_t headrace_doorbell_wait(void *block, uint32_t ticket, int64_t nanoseconds);
+HEADRACE_EXPORT uint32_t headrace_doorbell_poison(const void *block);
 
 #ifdef __cplusplus
 }

@@ -5,10 +5,8 @@
 
 using namespace headrace;
 
-namespace {
-
 // Never destroyed: threads that sleep when the process ends must not wake to a destructor.
-Engine &shared() {
+Engine &headrace::shared() {
   static Engine *const engine = [] {
     auto *made = new Engine;
     for (int i = 0; i < tier_count() && tier_usable(i); ++i) made->tier_number = i;
@@ -17,6 +15,8 @@ Engine &shared() {
   }();
   return *engine;
 }
+
+namespace {
 
 template <class Call>
 int32_t guarded(Call call) {
@@ -63,6 +63,15 @@ int32_t headrace_set_tier(int32_t highest) {
 int32_t headrace_set_threads(int32_t threads) {
   return guarded([&](Engine &engine) { return engine.pool.resize(threads); });
 }
+
+int32_t headrace_set_cpus(const int32_t *cpus, int32_t count, int32_t each) {
+  return guarded([&](Engine &engine) {
+    engine.pool.place(std::vector<int>(cpus, cpus + count), each != 0);
+    return HEADRACE_OK;
+  });
+}
+
+int32_t headrace_placed(void) { return shared().pool.placed(); }
 
 int32_t headrace_linear(int32_t format, int64_t rows, int64_t columns, const void *weight,
                         const void *scale, const void *scale_2, const void *x, int32_t x_type,

@@ -22,6 +22,7 @@ struct Linear {
   const float *bias;
   float *y;
   int64_t tile, tiles, token_block;
+  int first_phase;
 };
 
 void compute(const Linear &l, int64_t task, int thread) {
@@ -43,7 +44,7 @@ void compute(const Linear &l, int64_t task, int thread) {
 
 void work(void *context, int phase, int64_t task, int thread) {
   const Linear &l = *static_cast<const Linear *>(context);
-  if (phase == 1) return compute(l, task, thread);
+  if (phase + l.first_phase == 1) return compute(l, task, thread);
   const int64_t first = task * ARRANGED_AT_ONCE;
   l.arrangement.arrange(l.x, l.x_type, first, std::min(l.tokens, first + ARRANGED_AT_ONCE),
                         l.engine.activations.floats());
@@ -60,13 +61,19 @@ int32_t linear(Engine &engine, const Matrix &matrix, const void *x, int32_t x_ty
       !engine.reserve_scratch(a.padded / a.kernel->chunk * a.kernel->scratch_bytes_per_chunk))
     return HEADRACE_OUT_OF_MEMORY;
 
-  Linear l{engine, matrix, a, x, x_type, tokens, bias, y, 0, 0, 0};
+  Linear l{engine, matrix, a, x, x_type, tokens, bias, y, 0, 0, 0, 0};
   // Several tiles a thread, so that one that is held up does not hold up the others.
   l.tile = std::clamp<int64_t>(round_up(matrix.rows / (threads * 4), 8), 8, 256);
   l.tiles = divide_up(matrix.rows, l.tile);
   l.token_block = std::clamp<int64_t>(TOKEN_BLOCK_BYTES / (a.padded * 4) / 4 * 4, 4, MAX_TOKEN_BLOCK);
   const int64_t tasks = l.tiles * divide_up(tokens, l.token_block);
-  engine.pool.run({2, {divide_up(tokens, ARRANGED_AT_ONCE), tasks}, work, &l}, threads);
+  Region region{2, {divide_up(tokens, ARRANGED_AT_ONCE), tasks}, work, &l};
+  if (region.tasks[0] == 1) {  // not worth a barrier
+    work(&l, 0, 0, 0);
+    l.first_phase = 1;
+    region = {1, {tasks}, work, &l};
+  }
+  engine.pool.run(region, threads);
   return HEADRACE_OK;
 }
 
