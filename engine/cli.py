@@ -129,6 +129,7 @@ def _engine_options(options: argparse.Namespace) -> EngineOptions:
         prefill_chunk_tokens=options.prefill_chunk,
         threads=options.threads,
         emulate_ram_bytes=options.emulate_ram,
+        lock_memory=options.lock_memory,
     )
 
 
@@ -257,6 +258,9 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
         default=0,
         metavar="SIZE",
         help="pretend that only so much memory is free, such as 8GiB",
+    )
+    parser.add_argument(
+        "--lock-memory", action="store_true", help="keep the experts from being swapped out"
     )
     parser.add_argument(
         "--step-timeout",

@@ -39,3 +39,5 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """CPU threads of the runtime; 0 means one per physical core."""
     emulate_ram_bytes: int = 0
     """Pretend that the machine has only so much free host memory; 0 means the real figure."""
+    lock_memory: bool = False
+    """Keep the experts from being swapped out, as far as the system permits it."""

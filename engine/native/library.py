@@ -11,15 +11,17 @@ import functools
 import logging
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint64, c_void_p
 from pathlib import Path
+from typing import Any
 
 from engine.formats.blob import BlobSpec
 from engine.paths import debug_setting
 
 logger = logging.getLogger(__name__)
 
-ABI = 1
+ABI = 2
 FOLDER = Path(__file__).resolve().parent / "_build"
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 _NAMES = "float32 bfloat16 float16 fp8_block nvfp4 mxfp4 q8_0 q4_0 q4_1 q4_k q6_k"
@@ -82,15 +84,20 @@ class Library:
             raise NativeError(f"{path} does not load: {error}") from error
         if found != ABI:
             raise NativeError(f"{path} has interface {found}, this version needs {ABI}")
-        for name, (result, *arguments) in _SIGNATURES.items():
-            function = getattr(self._library, name)
-            function.restype, function.argtypes = result, arguments
+        self.functions(_SIGNATURES)
         self.linear = self._library.headrace_linear
         self.moe_rows = self._library.headrace_moe_rows
         self.moe_combine = self._library.headrace_moe_combine
         self.decode = self._library.headrace_decode
         self.read = self._library.headrace_read
         self._threads = 1
+
+    def functions(self, signatures: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+        """Functions by name, with the types of their result and arguments set."""
+        found = {name: getattr(self._library, name) for name in signatures}
+        for name, (result, *arguments) in signatures.items():
+            found[name].restype, found[name].argtypes = result, arguments
+        return found
 
     @property
     def tiers(self) -> list[str]:
