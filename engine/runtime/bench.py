@@ -15,6 +15,7 @@ from engine.memory.device import Device
 from engine.messages import RequestFailed, Sampled, Sampling, Submit
 from engine.options import EngineOptions
 from engine.runtime import bench_result
+from engine.runtime.bench_host import run_host
 from engine.runtime.bench_result import Result, Row
 from engine.runtime.bench_twin import Twin, transformers_version
 from engine.runtime.engine import Engine
@@ -22,12 +23,13 @@ from engine.runtime.loading import compute_dtype, model_path
 
 
 def main(argv: list[str]) -> int:
-    """`decode ...`. Returns the exit status."""
-    if not argv or argv[0] != "decode":
-        wanted = argv[0] if argv else "nothing"
-        print(f"headrace bench: {wanted} is not measured; there is: decode", file=sys.stderr)
+    """`decode ...` or `host ...`. Returns the exit status."""
+    verbs = {"decode": run_decode, "host": run_host}
+    if not argv or argv[0] not in verbs:
+        wanted, known = argv[0] if argv else "nothing", ", ".join(verbs)
+        print(f"headrace bench: {wanted} is not measured; there are: {known}", file=sys.stderr)
         return 2
-    return run_decode(argv[1:])
+    return verbs[argv[0]](argv[1:])
 
 
 def run_decode(argv: list[str]) -> int:
