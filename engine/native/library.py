@@ -165,11 +165,10 @@ def library() -> Library | None:
 
 def remedy() -> str:
     """What to do where the library is not there: in a checkout, and where a wheel is installed."""
-    if (program() / "dev.py").exists():
-        command = "python3 dev.py setup"
-    else:
-        command = f'"{sys.executable}" -m pip install --force-reinstall --no-deps --no-binary '
-        command += "headrace headrace"
+    command = "python3 dev.py setup"
+    if not (program() / "dev.py").exists():
+        command = f'"{sys.executable}" -m pip install --force-reinstall --no-deps '
+        command += "(the folder or archive of Headrace's source)"
     return f"With a C++20 compiler installed, this builds them: {command}"
 
 
