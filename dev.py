@@ -40,6 +40,8 @@ from installers.system_libraries import Trouble, ensure_libraries, say
 
 FULL_RESULTS = ROOT / "docs" / "full-test-results.md"
 DEFAULT_PORT = 11711
+STEP_END_SECONDS = 15.0
+"""Time that an interrupted pytest gets to take down its fixtures."""
 
 
 # --- run ---------------------------------------------------------------------------------------
@@ -59,7 +61,7 @@ def run(arguments: list[str]) -> int:
 
 def window_problem() -> str:
     """Why the app cannot open its window here, in its own words; empty when it can."""
-    code = "from app.core import startup; print(startup.problem())"
+    code = "from app.core import startup; print(startup.reason())"
     command = [str(venv_python()), "-c", code]
     outcome = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return outcome.stdout.strip() or outcome.stderr.strip()
@@ -81,14 +83,13 @@ def stop_on_signal(*_: object) -> NoReturn:
 def serve(arguments: list[str]) -> int:
     """Start the server, print one answer of the demo model, stay until Ctrl-C or SIGTERM."""
     command = [str(venv_python()), "-m", "engine.cli", "serve", "--model", "demo"]
-    command += ["--owner-pid", str(os.getpid()), *arguments]
+    # What is printed here says what goes well; the log adds what does not.
+    command += ["--owner-pid", str(os.getpid()), "--log-level", "warning", *arguments]
     chosen = any(argument.split("=")[0] == "--port" for argument in arguments)
     if not chosen and port_is_taken(DEFAULT_PORT):
         say(f"Port {DEFAULT_PORT} is taken: letting the system pick another one.")
         command += ["--port", "0"]
-    for name in ("SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), stop_on_signal)
+    started = time.monotonic()
     # A group of its own: Ctrl-C reaches this process alone, which then ends the server in order.
     server = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=os.name == "posix"
@@ -96,6 +97,7 @@ def serve(arguments: list[str]) -> int:
     try:
         endpoint = await_endpoint(server)
         await_ready(server, endpoint)
+        say(f"The model answers {time.monotonic() - started:.1f} s after the start.")
         say(f"\nOpenAI:    {endpoint}/v1/chat/completions\nAnthropic: {endpoint}/v1/messages\n")
         try:
             print_answer(endpoint, "What is the capital of France?")
@@ -161,10 +163,7 @@ def await_ready(server: subprocess.Popen[str], endpoint: str, seconds: float = 6
             with error:
                 health = json.loads(error.read() or b"{}")
             if health.get("status") == "failed":
-                reason = health.get("error") or {}
-                raise Trouble(
-                    f"The model did not load: {reason.get('message')}\n{reason.get('hint') or ''}"
-                ) from None
+                raise Trouble("The model did not load; the line above says why.") from None
         except OSError:
             pass  # it has printed its address and does not accept yet
         time.sleep(0.1)
@@ -212,9 +211,9 @@ def test(arguments: list[str], *, full: bool) -> int:
         name = " ".join(step[:2]).rstrip(" .") if step[0] == "ruff" else step[0]
         say(f"\n== {name}")
         started = time.monotonic()
-        outcome = subprocess.run([str(venv_python()), "-m", *step], cwd=ROOT, check=False)
+        code = run_step([str(venv_python()), "-m", *step])
         timings.append(f"{name} {time.monotonic() - started:.0f} s")
-        if outcome.returncode:
+        if code:
             failed.append(name)
     if full:
         FULL_RESULTS.write_text(full_table(results), encoding="utf-8")
@@ -222,6 +221,18 @@ def test(arguments: list[str], *, full: bool) -> int:
     say(f"Took {', '.join(timings)}.")
     say(f"Failed: {', '.join(failed)}." if failed else "Lint, types and tests are in order.")
     return 1 if failed else 0
+
+
+def run_step(command: list[str]) -> int:
+    """The exit code. Ctrl-C reaches the step too, which gets time to end what it has started."""
+    step = subprocess.Popen(command, cwd=ROOT, text=True)
+    try:
+        return step.wait()
+    except KeyboardInterrupt:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            step.wait(STEP_END_SECONDS)
+        end_process(step)
+        raise
 
 
 def full_table(results: Path) -> str:
@@ -251,30 +262,69 @@ def full_table(results: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="dev.py",
+        description="Set up, run and test Headrace from a checkout. The first start makes the "
+        "environment .venv, which takes minutes; later ones take it as it is.",
+        epilog="`python3 dev.py VERB --help` tells about each.",
+    )
+    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB", title="verbs")
+
+    def verb(name: str, more: str, summary: str, description: str) -> argparse.ArgumentParser:
+        usage = f"dev.py {name} [-h] {more}".rstrip()
+        return verbs.add_parser(
+            name, usage=usage, help=summary, description=description, allow_abbrev=False
+        )
+
+    verb("setup", "", "make the environment .venv", "Make the environment .venv, and nothing else.")
+    verb(
+        "run",
+        "[OPTION ...]",
+        "start the app, or its server where there is no display",
+        "Start the app. Where no window can open, start its server on the bundled demo model "
+        "instead, print an answer, and stay until Ctrl-C. Further options go to the app (such as "
+        "--hidden) or to the server (such as --port 0, --model PATH, --device cpu): "
+        "`.venv/bin/headrace --help` and `.venv/bin/headrace serve --help` list them.",
+    )
+    tests = verb(
+        "test",
+        "[--full] [ARGUMENT ...]",
+        "lint, types and tests; other arguments go to pytest",
+        "Run ruff, mypy and pytest, and say what failed. Further arguments go to pytest, such as "
+        "tests/server -k stream.",
+    )
+    tests.add_argument(
+        "--full",
+        action="store_true",
+        help="the slow suites too; writes docs/full-test-results.md",
+    )
+    return top
+
+
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="dev.py", description="Set up, run and test Headrace.")
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    verbs.add_parser("setup", help="make the environment .venv")
-    verbs.add_parser("run", help="start the app, or its server where there is no display")
-    tests = verbs.add_parser("test", help="lint, types and tests; other arguments go to pytest")
-    tests.add_argument("--full", action="store_true", help="the slow suites too")
-    known, rest = parser.parse_known_args(argv)
+    own = parser()
+    known, rest = own.parse_known_args(argv)
     for stream in (sys.stdout, sys.stderr):  # a narrow console shows what it can of an answer
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), stop_on_signal)
     try:
         if known.verb == "run":
             return run(rest)
         if known.verb == "test":
             return test(rest, full=known.full)
         if rest:
-            parser.error(f"unknown arguments: {' '.join(rest)}")
+            own.error(f"unknown arguments: {' '.join(rest)}")
         setup()
         return 0
     except Trouble as trouble:
         print(f"dev.py: {trouble}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
+        print("\ndev.py: interrupted.", file=sys.stderr)
         return 130
 
 

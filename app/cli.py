@@ -11,6 +11,14 @@ import engine
 from app.core import startup
 from engine import paths
 
+_VERBS = """\
+verbs:
+  serve  serve a model to OpenAI and Anthropic clients
+  chat   talk to a model in the terminal
+  bench  measure this machine and a model
+
+`headrace VERB --help` tells what a verb takes. Example: headrace chat --model demo
+"""
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -22,7 +30,7 @@ def main(argv: list[str] | None = None) -> int:
         from engine.cli import main as engine_main
 
         return engine_main(argv)
-    arguments = _parser().parse_args(argv)
+    arguments = parser().parse_args(argv)
     if problem := startup.problem():
         print(problem, file=sys.stderr)
         return 1
@@ -32,23 +40,30 @@ def main(argv: list[str] | None = None) -> int:
     except ImportError as error:
         print(
             f"The window cannot open, because Qt does not load: {error}\n"
-            "Without a window, the engine runs with: headrace serve",
+            f"{startup.without_window()}",
             file=sys.stderr,
         )
         return 1
     return application.run(hidden=arguments.hidden)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    own = argparse.ArgumentParser(
         prog="headrace",
+        usage="headrace [-h] [--hidden] [--version]\n       headrace VERB ...",
         description="Opens Headrace. With a verb, does the engine's work without a window.",
-        epilog="Verbs: serve, chat, bench and more; `headrace VERB --help` tells about each.",
+        epilog=_VERBS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--hidden", action="store_true", help="start in the tray")
+    own.add_argument("--hidden", action="store_true", help="start in the tray")
     version = getattr(engine, "__version__", "")
-    parser.add_argument("--version", action="version", version=f"headrace {version}")
-    return parser
+    own.add_argument(
+        "--version",
+        action="version",
+        version=f"headrace {version}",
+        help="print the version and end",
+    )
+    return own
 
 
 def _log_to_file() -> None:

@@ -30,6 +30,8 @@ from engine.runtime.threads import apply_threads
 
 SLEEPING = "from engine.runtime.openmp import wait_without_spinning; wait_without_spinning()"
 DECODE = "import sys; from engine.runtime.bench import main; sys.exit(main(sys.argv[1:]))"
+BUSY = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"
+"""Ends with this process, however that ends."""
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -37,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[1]
 def every_core_busy() -> Iterator[int]:
     """How many processes compute for nothing, one a CPU."""
     cpus = os.cpu_count() or 1
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(cpus)]
+    busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(cpus)]
     try:
         yield cpus
     finally:

@@ -172,7 +172,7 @@ def _take(arguments: argparse.Namespace) -> int:
             session.new_chat()
             camera.pause(2)
         session.ask(WARM_UP[0])
-        camera.pause(8)
+        camera.pause(2.5)  # the answer is still being written
         camera.picture("dashboard")
         session.new_chat()
         headrace.window.open_page(window.CHAT)

@@ -110,6 +110,8 @@ class Ready(Event, tag="ready", frozen=True):
     load_seconds: float
     notes: list[str] = []
     """Sentences worth a log line: tensors skipped knowingly, limits lowered."""
+    model_context_tokens: int = 0
+    """The model's own limit, to which options or memory may have given a lower one."""
 
 
 class Fatal(Event, tag="fatal", frozen=True):
@@ -185,7 +187,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the engine tells about itself. Additive only; units are in the names.
 
     `vram_*` are of the device that computes: real for cuda, emulated for sim, 0 for cpu, where the
-    same owners are under `ram_*`. Rates are over the last two seconds, counters since the start.
+    same owners are under `ram_*`. Rates are over the last two seconds. Counters are since the
+    start: as the runtime reports them since its own, as the server tells them since the server's.
     """
 
     # filled by the server
@@ -195,6 +198,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     server_uptime_s: float = 0.0
     runtime_pid: int = 0
     runtime_restarts: int = 0
+    runtime_restarted_at: float = 0.0
+    """When the latest restart began, in seconds since 1970; 0: there was none."""
     last_error: str = ""
     # what runs
     device: str = ""

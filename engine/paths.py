@@ -26,14 +26,11 @@ def home() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "headrace"
 
 
-def state_file() -> Path:
-    """Record of the running server (pid, start, argv, port): written by it, read by the app."""
-    return home() / "server.json"
-
-
-def control_token_file() -> Path:
-    """Secret that changes to the engine want; only its user can read it."""
-    return home() / "control-token"
+def servers_folder() -> Path:
+    """Of every running server a record `<pid>.json` (pid, start, argv, port), which the app reads,
+    and `<pid>.token`, the secret that changes to that server want.
+    """
+    return home() / "servers"
 
 
 def log_folder() -> Path:

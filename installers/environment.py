@@ -24,6 +24,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from installers.child import run_apart
 from installers.native import build_native
 from installers.system_libraries import Trouble, apt_install, say
 
@@ -131,7 +132,10 @@ def only_one_setup() -> Iterator[None]:
 
 def setup() -> None:
     """Make `.venv`, install what is locked and compile the native library, as far as these are not
-    there already."""
+    there already.
+
+    Raises Trouble, or KeyboardInterrupt after a sentence that says what the next start does.
+    """
     flavour = torch_flavour()
     stamp = wanted_stamp(flavour)
     try:
@@ -141,6 +145,9 @@ def setup() -> None:
                 if not is_complete(stamp):
                     install(flavour, stamp)
         build_native(cmake)
+    except KeyboardInterrupt:
+        say("\nThe set-up is interrupted. Start it again: the next one mends what is half done.")
+        raise
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
@@ -156,7 +163,7 @@ def install(flavour: str, stamp: str) -> None:
         say("The environment .venv is incomplete or was made for another set-up: making it anew.")
         empty_venv()
     write_record("installing", stamp, flavour)
-    if not venv_python().exists():
+    if not venv_python().exists() or not has_pip():
         make_venv()
     try:
         forget_older_metadata()
@@ -194,8 +201,9 @@ def spell_paths_in_ascii() -> None:
 
 
 def empty_venv() -> None:
+    """All but the record, which says that the environment is unusable until this has ended."""
     for entry in VENV.iterdir():
-        if entry == GUARD:
+        if entry in (GUARD, RECORD):
             continue
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
@@ -208,8 +216,14 @@ def make_venv() -> None:
         package = f"python{sys.version_info[0]}.{sys.version_info[1]}-venv"
         apt_install([package], "This Python lacks the module ensurepip, which environments need.")
     say("Making the environment .venv ...")
-    if subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=False).returncode:
+    if run_apart([sys.executable, "-m", "venv", str(VENV)], ROOT):
         raise Trouble("Python could not make the environment .venv; the lines above say why.")
+
+
+def has_pip() -> bool:
+    """False for an environment whose making was cut short."""
+    command = [str(venv_python()), "-m", "pip", "--version"]
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
 
 
 def pip(*arguments: str, index: str | None = None) -> None:
@@ -218,12 +232,10 @@ def pip(*arguments: str, index: str | None = None) -> None:
         command.append("--quiet")
     if index:
         command += ["--index-url", index]
-    outcome = subprocess.run([*command, *arguments], check=False, cwd=ROOT)
-    if outcome.returncode < 0:
-        raise KilledError(
-            f"pip was ended by signal {-outcome.returncode}; start the command again."
-        )
-    if outcome.returncode:
+    code = run_apart([*command, *arguments], ROOT)
+    if code < 0:
+        raise KilledError(f"pip was ended by signal {-code}; start the command again.")
+    if code:
         raise Trouble(
             "pip could not install what Headrace needs; the lines above say why. "
             "When that is mended, start the same command again: it goes on from there."

@@ -25,6 +25,11 @@ class Message:
     note: str = ""
     """Figures of the answer, or why it ended early."""
 
+    @property
+    def blank(self) -> bool:
+        """Whether a reader would see nothing of the text."""
+        return not any(letter.isprintable() and not letter.isspace() for letter in self.text)
+
 
 class Conversation:
     """User and assistant messages in turn. At most the last one is being written."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from app.core import log_file
+from app.core.advice import in_settings
 from app.core.settings import DEMO, Settings, model_path, write_private
 from engine import paths
 
@@ -97,7 +98,8 @@ def ending(code: int | None, log: Path, log_start: int = 0) -> Ending:
     said = f" It last said: {lines[-1]}" if lines else ""
     if code is not None and code > 0:
         if error := _last_after("error: ", lines):
-            return Ending(error, _last_after("hint: ", lines), refused=True)
+            hint = _last_after("hint: ", lines)
+            return Ending(in_settings(error), in_settings(hint), refused=True)
         return Ending(f"The engine server ended with code {code}.{said}")
     if code is not None and code < 0:
         # What it logged before somebody killed it says nothing about the reason.

@@ -7,6 +7,7 @@ only web and mail links stay links.
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from pygments.util import ClassNotFound
 
 SAFE_SCHEMES = ("http://", "https://", "mailto:")
 MAX_HIGHLIGHT_CHARS = 40_000
+_TAG = re.compile(r"<[^>]*>")
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,9 @@ class Markdown:
             else:
                 prose.append(token)
         self._flush(prose, found)
+        if text.strip() and not any(_is_seen(piece) for piece in found):
+            # Markup around nothing, such as a link's definition alone: better seen as it is.
+            return [Prose(f"<p>{html.escape(text)}</p>")]
         return found
 
     def _flush(self, prose: list[Token], found: list[Piece]) -> None:
@@ -118,6 +123,10 @@ class Markdown:
 
     def _quote_open(self, *_: Any) -> str:
         return f'<blockquote style="margin-left:16px;color:{self._colours["muted"]}">'
+
+
+def _is_seen(piece: Piece) -> bool:
+    return isinstance(piece, Code) or bool(html.unescape(_TAG.sub("", piece.html)).strip())
 
 
 def _image(tokens: Sequence[Token], at: int, *_: Any) -> str:

@@ -1,4 +1,4 @@
-"""The record that a running server leaves, and whether the process it names is still that one.
+"""The records that running servers leave, and whether the process one names is still that one.
 
 A pid alone proves nothing: it is reused. The process must also have the recorded start time and
 the recorded command line before the app speaks to it as its own, let alone ends it.
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class ServerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What `headrace serve` writes to the state file once it listens."""
+    """What `headrace serve` writes to a file of its own once it listens."""
 
     pid: int
     started: float
@@ -68,9 +68,8 @@ def reachable_host(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
-def read(path: Path | None = None) -> ServerRecord | None:
-    """The record in the state file, or None where there is none that can be read."""
-    path = path or paths.state_file()
+def read(path: Path) -> ServerRecord | None:
+    """The record in this file, or None where there is none that can be read."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=ServerRecord)
     except FileNotFoundError:
@@ -102,10 +101,18 @@ def same_command(recorded: list[str], actual: list[str]) -> bool:
     return bool(tail) and actual[-len(tail) :] == tail
 
 
-def running_server(path: Path | None = None) -> ServerRecord | None:
-    """The record of a server that runs now."""
-    record = read(path)
-    return record if record is not None and is_running(record) else None
+def running_servers() -> list[ServerRecord]:
+    """The records of all servers of this user that run now, the one that started first at first."""
+    found = [read(path) for path in paths.servers_folder().glob("*.json")]
+    running = [record for record in found if record is not None and is_running(record)]
+    return sorted(running, key=lambda record: record.started)
+
+
+def to_use(servers: list[ServerRecord], port: int) -> ServerRecord | None:
+    """Which of the running servers an app that starts goes on with: one that an app has left
+    behind rather than one that is somebody's, then the one at the port that agents know.
+    """
+    return min(servers, key=lambda one: (not one.orphaned, one.port != port), default=None)
 
 
 def end_process(record: ServerRecord) -> bool:

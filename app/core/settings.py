@@ -50,7 +50,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """What Qt saved of the window's place and size, base64."""
 
 
-ENGINE_FIELDS = ("model", "device", "moe_cache_rate", "context_tokens", "port", "api_key")
+LABELS = {
+    "model": "Model",
+    "device": "Device",
+    "moe_cache_rate": "Expert cache",
+    "context_tokens": "Context",
+    "port": "Port",
+    "api_key": "API key",
+}
+"""What the person calls the fields that an engine is started with."""
+
+ENGINE_FIELDS = tuple(LABELS)
 """Fields that a running engine only takes over when it restarts."""
 
 

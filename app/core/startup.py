@@ -6,8 +6,10 @@ import ctypes
 import importlib.metadata
 import importlib.util
 import os
+import shutil
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 # What PySide6-Essentials 6.11 loads (the closure of its libraries' NEEDED entries, read with
 # readelf, less what every glibc system has), and the Debian/Ubuntu package that has it.
@@ -51,33 +53,50 @@ _DISPLAYLESS = ("offscreen", "minimal", "vnc", "linuxfb", "eglfs", "vkkhrdisplay
 
 
 def problem(environ: Mapping[str, str] | None = None) -> str:
-    """Why the window cannot open, with what to do about it. Empty when it can."""
+    """Why the window cannot open, and how the engine runs without one. Empty when it can."""
+    found = reason(environ)
+    return f"{found}\n{without_window()}" if found else ""
+
+
+def without_window() -> str:
+    """The command that serves without a window, as this installation has it."""
+    command = "headrace"
+    if not shutil.which(command):
+        beside = Path(sys.executable).with_name("headrace.exe" if os.name == "nt" else "headrace")
+        command = _quoted(beside) if beside.exists() else f"{_python()} -m app.cli"
+    return f"Without a window, the engine runs with: {command} serve --model demo"
+
+
+def _python() -> str:
+    return _quoted(Path(sys.executable))
+
+
+def _quoted(program: Path) -> str:
+    return f'"{program}"' if " " in str(program) else str(program)
+
+
+def reason(environ: Mapping[str, str] | None = None) -> str:
+    """Why the window cannot open, with what to do about that. Empty when it can."""
     environ = os.environ if environ is None else environ
     if importlib.util.find_spec("PySide6") is None:
         return (
-            "The window needs PySide6, which is not installed: pip install PySide6-Essentials\n"
-            "Without a window, the engine runs with: headrace serve"
+            "The window needs PySide6, which is not installed: "
+            f"{_python()} -m pip install PySide6-Essentials"
         )
     if sys.version_info < (3, 12) and (6, 12) <= _qt_version() < (6, 13):
         return (
             "This PySide6 ends a program under Python 3.11 by surprise (it releases None once too"
-            ' often). Take another: pip install "PySide6-Essentials~=6.11.3"'
+            f' often). Take another: {_python()} -m pip install "PySide6-Essentials~=6.11.3"'
         )
     if not sys.platform.startswith("linux"):
         return ""
     platform = qt_platform(environ)
     if not platform:
-        return (
-            "There is no display here (neither DISPLAY nor WAYLAND_DISPLAY is set).\n"
-            "Without a window, the engine runs with: headrace serve"
-        )
+        return "There is no display here (neither DISPLAY nor WAYLAND_DISPLAY is set)."
     if missing := missing_libraries(platform):
         return _missing_sentence(missing)
     if platform == "xcb" and not _x_server_answers():
-        return (
-            f"The X server at DISPLAY={environ.get('DISPLAY', '')} cannot be reached.\n"
-            "Without a window, the engine runs with: headrace serve"
-        )
+        return f"The X server at DISPLAY={environ.get('DISPLAY', '')} cannot be reached."
     return ""
 
 
@@ -122,8 +141,7 @@ def _missing_sentence(missing: dict[str, str]) -> str:
     packages = " ".join(sorted(set(missing.values())))
     return (
         f"The window cannot open: this system lacks {names}.\n"
-        f"On Debian and Ubuntu: sudo apt install {packages}\n"
-        "Without a window, the engine runs with: headrace serve"
+        f"On Debian and Ubuntu: sudo apt install {packages}"
     )
 
 

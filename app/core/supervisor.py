@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from app.core.advice import in_settings
 from app.core.health import Health
 
 QUICK_CRASH_S = 20.0
@@ -142,15 +143,20 @@ class Supervisor:
         if self.running and not self.view.ours:
             return []
         self._start_again = False
+        self.view = replace(self.view, reason="", hint="")
         return self._end()
 
     def restart(self) -> list[Action]:
-        """End the engine and start it with the settings of now, unless it is somebody else's."""
+        """End the engine and start it with the settings of now, unless it is somebody else's.
+
+        What ended or hindered it before is no news any more.
+        """
         if not self.running:
             return self.start()
         if not self.view.ours:
             return []
         self._start_again = True
+        self.view = replace(self.view, reason="", hint="")
         return self._end()
 
     def dismiss(self) -> list[Action]:
@@ -190,6 +196,8 @@ class Supervisor:
         reason, hint = self.view.reason, ""
         if health.error is not None:
             reason, hint = health.error.message, health.error.hint
+            if self.view.ours:
+                reason, hint = in_settings(reason), in_settings(hint)
         elif phase is Phase.READY and self._clock() - self._began > STEADY_S:
             reason = ""  # what ended the last engine is no news any more
             self._quick = 0

@@ -47,6 +47,16 @@ def count(number: int) -> str:
     return f"{number / 1e9:.1f} G"
 
 
+def counted(number: int, thing: str) -> str:
+    """1 token, 2 tokens, 12,345 tokens."""
+    return f"{count(number)} {thing}{'' if number == 1 else 's'}"
+
+
+def times(number: int) -> str:
+    """once, twice, 3 times."""
+    return {1: "once", 2: "twice"}.get(number, f"{count(number)} times")
+
+
 def speed(per_second: float) -> str:
     """Tokens a second, without the unit: 8.42, 42.1, 137."""
     if per_second <= 0:

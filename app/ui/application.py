@@ -122,6 +122,7 @@ def run(*, hidden: bool) -> int:
     instance = SingleInstance()
     launch = settle(instance)
     if launch is Launch.RAISED:
+        print("Headrace runs already; its window is in front now.")
         return 0
     if launch is Launch.UNANSWERED:
         sentence = "Headrace runs already, but does not answer. End it in the task manager first."

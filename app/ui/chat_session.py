@@ -7,6 +7,7 @@ import time
 from PySide6.QtCore import QObject, Signal
 
 from app.core import units
+from app.core.advice import in_settings
 from app.core.completion import END_OF_STREAM, Delta, parse_event, request_body
 from app.core.conversation import Conversation
 from app.core.supervisor import EngineView, Phase
@@ -122,6 +123,8 @@ class ChatSession(QObject):
 
     def _fail(self, sentence: str) -> None:
         self._close()
+        if self._engine.view.ours:
+            sentence = in_settings(sentence)
         self.conversation.fail(sentence)
         self.changed.emit()
 
@@ -130,11 +133,11 @@ class ChatSession(QObject):
         if self._last.finish_reason == "length":
             parts.append("Cut at the length limit")
         if self._tokens and self._first_at:
-            parts.append(f"{units.count(self._tokens)} tokens")
+            parts.append(units.counted(self._tokens, "token"))
             seconds = time.monotonic() - self._first_at
             if self._tokens > 1 and seconds > 0:
                 parts.append(f"{units.speed((self._tokens - 1) / seconds)} tok/s")
-            parts.append(f"first after {units.duration(self._first_at - self._sent_at)}")
+            parts.append(f"first one after {units.duration(self._first_at - self._sent_at)}")
         return "  ·  ".join(parts)
 
     def _close(self) -> None:

@@ -97,6 +97,11 @@ class EngineService(QObject):
             return self._record.pid
         return self._process.pid if self._process is not None else 0
 
+    @property
+    def logs_elsewhere(self) -> bool:
+        """Whether it was started by hand: it writes its log where that was done."""
+        return self._record is not None and not self._record.owner_pid
+
     def seconds_to_retry(self) -> float:
         at = self.view.retry_at
         return max(0.0, at - self._clock()) if at is not None else 0.0
@@ -105,7 +110,7 @@ class EngineService(QObject):
         """Take over the server that runs already, else start one."""
         if self.supervisor.running:
             return
-        record = server_record.running_server()
+        record = server_record.to_use(server_record.running_servers(), self._settings().port)
         self._record = record
         if record is not None:
             self._log_start = _log_size()
@@ -263,15 +268,11 @@ class EngineService(QObject):
     def _find_record(self) -> None:
         """The server that was spawned tells its address in its record once it listens."""
         if self._record is None and self._process is not None:
-            record = server_record.read()
-            # A launcher may stand between the spawned pid and the server's own, hence the owner.
-            if (
-                record is not None
-                and record.owner_pid == os.getpid()
-                and record.started >= self._spawned_at - processes.START_TOLERANCE_S
-                and server_record.is_running(record)
-            ):
-                self._record = record
+            earliest = self._spawned_at - processes.START_TOLERANCE_S
+            for record in server_record.running_servers():
+                # A launcher may stand between the spawned pid and the server's, hence the owner.
+                if record.owner_pid == os.getpid() and record.started >= earliest:
+                    self._record = record
         if self._record is not None and self._record.url != self._endpoint:
             self._endpoint = self._record.url
             self.endpoint_changed.emit(self._endpoint)
@@ -342,6 +343,8 @@ class EngineService(QObject):
         self._record = None
         self._look_at_version = False
         self._last_health = -1e9
+        self.stats = Stats(state="stopped")
+        self.stats_changed.emit(self.stats)
         if self._endpoint:
             self._endpoint = ""
             self.endpoint_changed.emit("")

@@ -53,6 +53,7 @@ QToolButton::menu-indicator {{ image: none; }}
 QToolButton#nav {{
   text-align: left; padding: 9px 12px; font-weight: 550; color: {muted}; border-radius: 9px;
 }}
+QToolButton#nav[narrow="true"] {{ padding: 9px; }}
 QToolButton#nav:hover {{ background: {raised}; color: {text}; }}
 QToolButton#nav:checked {{ background: {accent_soft}; color: {text}; }}
 QToolButton#nav:focus {{ border: 1px solid {accent}; }}

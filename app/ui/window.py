@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QByteArray, QEvent, QSize, Signal
-from PySide6.QtGui import QCloseEvent, QHideEvent, QShowEvent
+from PySide6.QtGui import QCloseEvent, QHideEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QMainWindow, QStackedWidget, QWidget
 
 from app.core import close_policy
@@ -30,6 +30,8 @@ PAGES = [
     ("logs", "Logs"),
     ("settings", "Settings"),
 ]
+_WIDE = 920
+"""From here on the rail has room for names beside the pages."""
 DASHBOARD, CHAT, LOGS, SETTINGS = range(len(PAGES))
 
 
@@ -44,7 +46,7 @@ class MainWindow(QMainWindow):
         self._quitting = False
         self.setWindowTitle("Headrace")
         self.setWindowIcon(icons.app_icon())
-        self.setMinimumSize(920, 600)
+        self.setMinimumSize(780, 540)
         self.resize(first_size(self.screen().availableSize()))
         self.header = Header()
         self.rail = Rail(PAGES)
@@ -135,11 +137,13 @@ class MainWindow(QMainWindow):
         engine.view_changed.connect(self._show_view)
         engine.stats_changed.connect(self._show_stats)
         engine.endpoint_changed.connect(self.header.chip.show_endpoint)
+        engine.endpoint_changed.connect(lambda _: self._show_view(engine.view))
         self.dashboard.start_asked.connect(engine.start)
         self.dashboard.stop_asked.connect(engine.stop)
         self.dashboard.restart_asked.connect(engine.restart)
         self.dashboard.dismissed.connect(engine.dismiss)
         self.dashboard.log_asked.connect(lambda: self.open_page(LOGS))
+        self.dashboard.settings_asked.connect(lambda: self.open_page(SETTINGS))
         self.settings.apply_asked.connect(self._apply_settings)
         self._tray.availability_changed.connect(self._tray_changed)
         engine.ticked.connect(self._show_retry)
@@ -149,9 +153,10 @@ class MainWindow(QMainWindow):
         self.header.show_view(view)
         self.dashboard.show_view(view, self._engine.seconds_to_retry())
         self.chat.show_view(view)
-        self.settings.set_engine(running=view.phase in RUNNING, ours=view.ours)
-        if view.phase not in RUNNING:
-            self._show_stats(Stats(state="stopped"))
+        self.settings.show_engine(view, self._engine.endpoint)
+        self.logs.show_elsewhere(self._engine.logs_elsewhere)
+        if view.phase is not Phase.READY:
+            self._show_stats(self._engine.stats)
 
     def _show_stats(self, stats: Stats) -> None:
         self.header.show_model(stats.model)
@@ -163,10 +168,17 @@ class MainWindow(QMainWindow):
             self.dashboard.show_view(self._engine.view, self._engine.seconds_to_retry())
 
     def _apply_settings(self) -> None:
+        """An engine that the person has stopped stays so; one that could not run tries anew."""
         if self._engine.view.phase in RUNNING:
             self._engine.restart()
+        elif self._engine.view.phase is not Phase.STOPPED:
+            self._engine.start()
 
     # --- place on the screen ---
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self.rail.set_narrow(self.width() < _WIDE)
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)

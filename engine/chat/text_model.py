@@ -22,7 +22,7 @@ class PromptTooLong(ContextLengthExceeded):
         super().__init__(
             f"This model's maximum context length is {limit} tokens, but the prompt has {count} "
             "tokens and the answer needs at least one more.",
-            hint="Shorten the conversation, or start the server with a larger --context.",
+            hint="Shorten the conversation.",
             param=param,
         )
         self.tokens = tokens

@@ -1,4 +1,4 @@
-"""Read GGUF files: metadata, the tensor table, and tensors as float32.
+"""Read GGUF files: metadata, the tensor table, and tensors as float32 (see gguf_blocks.py).
 
 Only numpy is needed. The file is memory-mapped and every count, length and offset in it is checked
 against what is left of the file before it is used, so a truncated or hostile file raises
@@ -8,16 +8,13 @@ against what is left of the file before it is used, so a truncated or hostile fi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Bytes = npt.NDArray[np.uint8]
-Floats = npt.NDArray[np.float32]
+from engine.formats.gguf_blocks import TENSOR_TYPES, Bytes, Floats, GgufError, dequantise
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -31,34 +28,6 @@ _SCALARS = {
     10: "<u8", 11: "<i8", 12: "<f8",
 }  # fmt: skip
 _BOOL, _STRING, _ARRAY = 7, 8, 9
-
-# Tensor types: number -> (name, weights a block, bytes a block).
-TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
-    0: ("F32", 1, 4),
-    1: ("F16", 1, 2),
-    2: ("Q4_0", 32, 18),
-    3: ("Q4_1", 32, 20),
-    6: ("Q5_0", 32, 22),
-    7: ("Q5_1", 32, 24),
-    8: ("Q8_0", 32, 34),
-    9: ("Q8_1", 32, 36),
-    10: ("Q2_K", 256, 84),
-    11: ("Q3_K", 256, 110),
-    12: ("Q4_K", 256, 144),
-    13: ("Q5_K", 256, 176),
-    14: ("Q6_K", 256, 210),
-    15: ("Q8_K", 256, 292),
-    24: ("I8", 1, 1),
-    25: ("I16", 1, 2),
-    26: ("I32", 1, 4),
-    27: ("I64", 1, 8),
-    28: ("F64", 1, 8),
-    30: ("BF16", 1, 2),
-}
-
-
-class GgufError(ValueError):
-    """The file is not a GGUF file this reader can use; the text names the file and the field."""
 
 
 @dataclass(frozen=True)
@@ -178,13 +147,14 @@ class GgufFile:
             field = f"tensor {name}"
             if name in table:
                 raise cursor.fail(field, "appears twice")
-            kind, block, block_bytes = TENSOR_TYPES[number]
-            if shape[-1] % block:
-                raise cursor.fail(field, f"rows of {shape[-1]} do not divide into {kind} blocks")
+            kind = TENSOR_TYPES[number]
+            if shape[-1] % kind.weights:
+                problem = f"rows of {shape[-1]} do not divide into {kind.name} blocks"
+                raise cursor.fail(field, problem)
             weights = 1
             for extent in shape:
                 weights *= extent
-            nbytes = weights // block * block_bytes
+            nbytes = weights // kind.weights * kind.nbytes
             if offset % alignment:
                 raise cursor.fail(field, f"offset {offset} is not a multiple of {alignment}")
             if start + offset + nbytes > len(self.data):
@@ -192,7 +162,7 @@ class GgufFile:
                     field,
                     f"{nbytes} bytes at {start + offset} run past the end ({len(self.data)})",
                 )
-            table[name] = TensorInfo(name, shape, kind, start + offset, nbytes)
+            table[name] = TensorInfo(name, shape, kind.name, start + offset, nbytes)
         return table
 
     @staticmethod
@@ -226,98 +196,7 @@ class GgufFile:
     def tensor(self, name: str) -> Floats:
         """The tensor as float32, dequantised where it is quantised."""
         info = self.info(name)
-        if info.kind not in DEQUANTISERS:
-            raise GgufError(f"{self.path}: tensor {name}: cannot read type {info.kind}")
-        return dequantise(self.raw(name), info.kind).reshape(info.shape)
-
-
-def _f16(column: Bytes) -> Floats:
-    """float16 values from the bytes [blocks, 2n], as float32 [blocks, n]."""
-    return np.ascontiguousarray(column).view("<f2").astype(np.float32)
-
-
-def _nibbles(packed: Bytes) -> npt.NDArray[np.int8]:
-    """[blocks, n] bytes to [blocks, 2n] codes: all the low halves, then all the high ones."""
-    return np.concatenate([packed & 15, packed >> 4], axis=-1).astype(np.int8)
-
-
-def _f32(raw: Bytes) -> Floats:
-    return np.frombuffer(raw.tobytes(), "<f4").astype(np.float32)
-
-
-def _half(raw: Bytes) -> Floats:
-    return np.frombuffer(raw.tobytes(), "<f2").astype(np.float32)
-
-
-def _bf16(raw: Bytes) -> Floats:
-    upper = np.frombuffer(raw.tobytes(), "<u2").astype(np.uint32) << 16
-    return upper.view(np.float32)
-
-
-def _q4_0(raw: Bytes) -> Floats:
-    blocks = raw.reshape(-1, 18)
-    return _f16(blocks[:, :2]) * (_nibbles(blocks[:, 2:]) - 8).astype(np.float32)
-
-
-def _q4_1(raw: Bytes) -> Floats:
-    blocks = raw.reshape(-1, 20)
-    scale, least = _f16(blocks[:, :2]), _f16(blocks[:, 2:4])
-    return scale * _nibbles(blocks[:, 4:]).astype(np.float32) + least
-
-
-def _q8_0(raw: Bytes) -> Floats:
-    blocks = raw.reshape(-1, 34)
-    codes = np.ascontiguousarray(blocks[:, 2:]).view(np.int8)
-    return _f16(blocks[:, :2]) * codes.astype(np.float32)
-
-
-def _q4_k(raw: Bytes) -> Floats:
-    blocks = raw.reshape(-1, 144)
-    packed = blocks[:, 4:16]
-    # Eight 6-bit scales and minima in twelve bytes: the first four of each lie in the low six
-    # bits of bytes 0-3 and 4-7; the last four share bytes 8-11 and the top bits of the others.
-    low, middle, high = packed[:, 0:4], packed[:, 4:8], packed[:, 8:12]
-    scales = np.concatenate([low & 63, (high & 15) | ((low >> 6) << 4)], axis=1)
-    minima = np.concatenate([middle & 63, (high >> 4) | ((middle >> 6) << 4)], axis=1)
-    scale = _f16(blocks[:, 0:2]) * scales.astype(np.float32)
-    least = _f16(blocks[:, 2:4]) * minima.astype(np.float32)
-    # Each 32 bytes hold two groups of 32: low halves first, then high halves.
-    codes = _nibbles(blocks[:, 16:].reshape(-1, 4, 32)).reshape(-1, 8, 32)
-    return scale[:, :, None] * codes.astype(np.float32) - least[:, :, None]
-
-
-def _q6_k(raw: Bytes) -> Floats:
-    blocks = raw.reshape(-1, 210)
-    low = blocks[:, 0:128].reshape(-1, 2, 2, 32)
-    high = blocks[:, 128:192].reshape(-1, 2, 1, 32)
-    scales = np.ascontiguousarray(blocks[:, 192:208]).view(np.int8).astype(np.float32)
-    # Each half of 128 weights is four runs of 32: the low halves of 64 bytes, then the high ones;
-    # run r takes bits 2r and 2r+1 of the half's 32 `high` bytes as its upper two bits.
-    four = np.concatenate([low & 15, low >> 4], axis=2)
-    shifts = np.array([0, 2, 4, 6], dtype=np.uint8).reshape(1, 1, 4, 1)
-    codes = (four | (((high >> shifts) & 3) << 4)).astype(np.float32) - 32.0
-    scale = (_f16(blocks[:, 208:210]) * scales)[:, :, None]
-    weights: Floats = scale * codes.reshape(-1, 16, 16)
-    return weights
-
-
-DEQUANTISERS: dict[str, Callable[[Bytes], Floats]] = {
-    "F32": _f32,
-    "F16": _half,
-    "BF16": _bf16,
-    "Q4_0": _q4_0,
-    "Q4_1": _q4_1,
-    "Q8_0": _q8_0,
-    "Q4_K": _q4_k,
-    "Q6_K": _q6_k,
-}
-
-
-def dequantise(raw: Bytes, kind: str) -> Floats:
-    """The weights of whole blocks of type `kind`, as a flat float32 array."""
-    if kind not in DEQUANTISERS:
-        raise GgufError(f"cannot dequantise type {kind}")
-    block_bytes = next(size for name, _, size in TENSOR_TYPES.values() if name == kind)
-    if raw.dtype != np.uint8 or raw.size % block_bytes:
-        raise GgufError(f"{raw.size} bytes are not whole {kind} blocks")
-    return DEQUANTISERS[kind](np.asarray(raw).reshape(-1)).reshape(-1)
+        try:
+            return dequantise(self.raw(name), info.kind).reshape(info.shape)
+        except GgufError as error:
+            raise GgufError(f"{self.path}: tensor {name}: {error}") from error

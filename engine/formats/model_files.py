@@ -254,20 +254,21 @@ def _gguf_files(path: Path) -> ModelFiles:
 
 def _require_readable(tensors: Iterable[TensorInfo]) -> None:
     """UnsupportedModel for the first tensor whose blocks nobody here can decode."""
-    from engine.formats.gguf import DEQUANTISERS
+    from engine.formats.gguf_blocks import READABLE
 
     for info in tensors:
-        if info.dtype not in DEQUANTISERS:
+        if info.dtype not in READABLE:
             raise UnsupportedModel(
                 f"{info.file}: tensor {info.name} is stored as {info.dtype}, which is not read",
-                hint=f"Choose a file of {', '.join(DEQUANTISERS)}.",
+                hint=f"Choose a file of {', '.join(READABLE)}.",
             )
 
 
 def open_gguf(path: Path) -> GgufFile:
     """The file, with the reader's complaint as a ModelFilesError."""
     # Here, so that listing folders of safetensors needs no numpy.
-    from engine.formats.gguf import GgufError, GgufFile
+    from engine.formats.gguf import GgufFile
+    from engine.formats.gguf_blocks import GgufError
 
     require_file(path)
     try:

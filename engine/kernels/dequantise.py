@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from engine.formats import gguf
+from engine.formats import gguf_blocks
 from engine.formats.blob import PLAIN_FORMATS
 from engine.formats.nvfp4 import E2M1_VALUES, GROUP
 from engine.formats.quantisation import FP8_BLOCK, MXFP4_GROUP
@@ -96,7 +96,7 @@ def dequantise_rows(weight: StoredWeight, start: int, stop: int, dtype: torch.dt
     if weight.format == "mxfp4":
         return dequantise_mxfp4(rows, parts["scale"][start:stop], dtype)
     if weight.format in GGUF_FORMATS:
-        values = gguf.dequantise(rows.contiguous().view(-1).numpy(), weight.format.upper())
+        values = gguf_blocks.dequantise(rows.contiguous().view(-1).numpy(), weight.format.upper())
         return torch.from_numpy(values).view(rows.shape[0], weight.shape[1]).to(dtype)
     raise ValueError(f"no dequantisation of format {weight.format}")
 

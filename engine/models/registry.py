@@ -13,13 +13,14 @@ from engine.layers.linear import Linear
 from engine.layers.moe import ExpertsForward
 from engine.layers.rotary import Rotary
 from engine.models import experts as expert_names
+from engine.models.agreement import check_counts, check_output_layer
 from engine.models.blocks import decoder_layer
 from engine.models.families import describe, family_of
 from engine.models.loader import DenseLoader, require_dtype
 from engine.models.model import Model
 from engine.models.spec import ModelSpec
 
-__all__ = ["build_model", "describe", "expert_tensors", "family_of", "hub_view"]
+__all__ = ["build_model", "check_model", "describe", "expert_tensors", "family_of", "hub_view"]
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,19 @@ def hub_view(checkpoint: Checkpoint) -> Checkpoint:
     if checkpoint.hub_view is None:
         checkpoint.hub_view = family_of(checkpoint).view(checkpoint)
     return checkpoint.hub_view
+
+
+def check_model(checkpoint: Checkpoint, spec: ModelSpec) -> None:
+    """Whether the config and the weights agree: counts, and every dense tensor's name and shape.
+
+    Takes moments, so that nobody waits for gigabytes of experts to hear of it. Raises
+    ModelFilesError that names the field or tensor with both values.
+    """
+    weights = hub_view(checkpoint)
+    check_counts(spec, weights)
+    check_output_layer(spec, weights)
+    if checkpoint.kind != "gguf":  # whose tensors are decoded when they are read
+        _assemble(DenseLoader(weights, torch.device("meta"), torch.float32), spec, _NoExperts())
 
 
 def build_model(
@@ -55,6 +69,19 @@ def build_model(
                 f"a model of family {spec.family} needs someone to compute its experts"
             )
         experts = _NoExperts()
+    model = _assemble(loader, spec, experts, progress)
+    unused = loader.unused()
+    if unused:
+        log.warning("%d tensors belong to no layer: %s", len(unused), ", ".join(unused[:5]))
+    return model
+
+
+def _assemble(
+    loader: DenseLoader,
+    spec: ModelSpec,
+    experts: ExpertsForward,
+    progress: Progress | None = None,
+) -> Model:
     embedding = loader.embedding("model.embed_tokens", spec.vocab_size, spec.hidden)
     layers = []
     for index in range(len(spec.layers)):
@@ -67,10 +94,7 @@ def build_model(
         else loader.linear("lm_head", spec.vocab_size, spec.hidden)
     )
     norm = loader.norm("model.norm.weight", spec.hidden, spec.norm_eps, spec.norm_plus_one)
-    rotary = Rotary(spec.attention.rope, device)
-    unused = loader.unused()
-    if unused:
-        log.warning("%d tensors belong to no layer: %s", len(unused), ", ".join(unused[:5]))
+    rotary = Rotary(spec.attention.rope, loader.device)
     return Model(spec, embedding, tuple(layers), norm, head, rotary, loader.nbytes)
 
 

@@ -15,16 +15,22 @@ from engine.memory.device import Device
 from engine.messages import RequestFailed, Sampled, Sampling, Submit
 from engine.options import EngineOptions
 from engine.runtime import bench_result
-from engine.runtime.bench_host import run_host
+from engine.runtime.bench_host import HOST, run_host
 from engine.runtime.bench_result import Result, Row
 from engine.runtime.bench_twin import Twin, transformers_version
 from engine.runtime.engine import Engine
 from engine.runtime.loading import compute_dtype, model_path
 
+DECODE = "Tokens a second of one stream, beside transformers on the same weights."
+
 
 def main(argv: list[str]) -> int:
     """`decode ...` or `host ...`. Returns the exit status."""
     verbs = {"decode": run_decode, "host": run_host}
+    if argv and argv[0] in ("-h", "--help"):
+        print(f"usage: headrace bench decode [-h] ...\n\n{DECODE}\n")
+        print(f"usage: headrace bench host [-h] ...\n\n{HOST}")
+        return 0
     if not argv or argv[0] not in verbs:
         wanted, known = argv[0] if argv else "nothing", ", ".join(verbs)
         print(f"headrace bench: {wanted} is not measured; there are: {known}", file=sys.stderr)
@@ -34,7 +40,7 @@ def main(argv: list[str]) -> int:
 
 def run_decode(argv: list[str]) -> int:
     """Decode speed of one stream beside transformers. Returns the exit status."""
-    arguments = _parser().parse_args(argv)
+    arguments = parser().parse_args(argv)
     try:
         result = measure_decode(arguments)
     except HeadraceError as error:
@@ -47,22 +53,38 @@ def run_decode(argv: list[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    own = argparse.ArgumentParser(
         prog="headrace bench decode",
-        description="Tokens a second of one stream, beside transformers on the same weights.",
+        description=DECODE,
     )
-    parser.add_argument("--model", default="demo", help="folder, GGUF file or demo")
-    parser.add_argument("--tokens", type=int, default=64, help="tokens to decode in a round")
-    parser.add_argument("--prompt-tokens", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=5, help="the median of them is shown")
-    parser.add_argument("--device", default="auto", choices=["auto", "cpu", "sim", "cuda"])
-    parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"])
-    parser.add_argument("--moe-cache-rate", type=float, default=1.0)
-    parser.add_argument("--threads", type=int, default=0, help="0: one per physical core")
-    parser.add_argument("--json", type=Path, help="write the record to this file")
-    parser.add_argument("--alone", action="store_true", help="leave transformers out")
-    return parser
+    own.add_argument("--model", default="demo", help="folder, GGUF file or demo")
+    own.add_argument("--tokens", type=int, default=64, help="tokens to decode in a round")
+    own.add_argument("--prompt-tokens", type=int, default=64, help="tokens to read before")
+    own.add_argument("--rounds", type=int, default=5, help="the median of them is shown")
+    own.add_argument(
+        "--device",
+        default="auto",
+        choices=["auto", "cpu", "sim", "cuda"],
+        help="what computes; auto: cuda where there is one, else cpu",
+    )
+    own.add_argument(
+        "--dtype",
+        default="auto",
+        choices=["auto", "float32", "bfloat16"],
+        help="of activations and plain weights; auto: bfloat16 on cuda, float32 elsewhere",
+    )
+    own.add_argument(
+        "--moe-cache-rate",
+        type=float,
+        default=1.0,
+        metavar="RATE",
+        help="share of the experts that have a place on the device, 0 < RATE <= 1",
+    )
+    own.add_argument("--threads", type=int, default=0, help="0: one per physical core")
+    own.add_argument("--json", type=Path, help="write the record to this file")
+    own.add_argument("--alone", action="store_true", help="leave transformers out")
+    return own
 
 
 def measure_decode(arguments: argparse.Namespace) -> Result:

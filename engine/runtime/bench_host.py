@@ -28,6 +28,10 @@ from engine.runtime.caches import UNKNOWN_BYTES, last_cache_bytes
 from engine.runtime.host_work import FORMATS, HIDDEN, INNER, ROUTES, Stretch, Work
 from engine.runtime.threads import apply_threads
 
+HOST = (
+    "Rate at which products with one token, and steps of MoE layers, consume stored weights: as a "
+    "share of the best rate at which this machine reads memory."
+)
 LEAST_BYTES = 2 << 30
 CACHES = 4
 """The stretch is so many times as large as the last caches, where memory allows it."""
@@ -54,8 +58,7 @@ def run_host(argv: list[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="headrace bench host",
-        description="Rate at which products with one token consume stored weights, as a share of "
-        "the best rate at which this machine reads memory; MoE layers too.",
+        description=HOST,
     )
     parser.add_argument("--formats", nargs="+", default=list(FORMATS), choices=FORMATS)
     parser.add_argument("--threads", type=int, default=0, help="of products; 0: as when serving")

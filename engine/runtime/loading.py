@@ -25,7 +25,7 @@ from engine.memory.device import Device, resolve_device
 from engine.messages import Progress, Ready
 from engine.models.loader import FLOAT32_WEIGHTS
 from engine.models.model import Model
-from engine.models.registry import build_model, describe, expert_tensors, family_of
+from engine.models.registry import build_model, check_model, describe, expert_tensors, family_of
 from engine.models.spec import ModelSpec
 from engine.options import DtypeName, EngineOptions
 from engine.paths import demo_model
@@ -46,6 +46,7 @@ def load(options: EngineOptions, on_progress: Report | None = None) -> Parts:
     apply_threads(options.threads)
     checkpoint = open_checkpoint(model_path(options.model))
     spec = describe(checkpoint)
+    check_model(checkpoint, spec)
     device = resolve_device(options.device)
     dtype = compute_dtype(options.dtype, device)
     plans = plan_layers(partial(expert_tensors, spec, checkpoint), spec.moe_layers)
@@ -134,6 +135,7 @@ def _ready(
         vocab_size=spec.vocab_size,
         load_seconds=0.0,
         notes=[*spec.notes, *budget.notes],
+        model_context_tokens=spec.context_tokens,
     )
 
 

@@ -171,7 +171,9 @@ def _serve(reader: FrameReader, writer: FrameWriter) -> int:
     except (PipeClosed, BrokenPipeError):
         logger.info("the server closed the pipe")
     except Exception as error:
-        logger.exception("the runtime ends")
+        # A typed error is told to whoever waits: by the server, from the record below.
+        level = logging.INFO if isinstance(error, HeadraceError) else logging.ERROR
+        logger.log(level, "the runtime ends", exc_info=error)
         fatal: list[AnyEvent] = [Fatal(error=_record(error))]
         try:
             writer.send(fatal)
@@ -185,7 +187,10 @@ def main() -> int:
     wait_without_spinning()
     read_fd, write_fd = claim_pipes()
     logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+        # The server reads the level, and writes the time before it.
+        stream=sys.stderr,
+        level=logging.INFO,
+        format="%(levelname)s %(message)s",
     )
     faulthandler.enable()
     # Ctrl-C goes to the whole terminal group; the server decides what it means and closes the pipe.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
@@ -17,10 +17,11 @@ from engine.chat.text_model import TextModel
 from engine.errors import HeadraceError
 from engine.messages import Ready
 from engine.server.anthropic_requests import CountRequest, MessagesRequest, conversation
+from engine.server.bodies import convert, parse_json, read_body
 from engine.server.generation import (
     Ended,
     Generation,
-    GenerationEvent,
+    Opened,
     Started,
     TextDelta,
     collect,
@@ -31,10 +32,7 @@ from engine.server.http import (
     HUNG_UP,
     EventStream,
     anthropic_error,
-    convert,
     json_response,
-    parse_json,
-    read_body,
     unless_hung_up,
 )
 from engine.server.service import Service
@@ -64,11 +62,9 @@ class Anthropic:
         messages = conversation(body.system, body.messages)
         self._service.check_model(body.model)
         text, ready = await self._service.ready()
+        variables = text.effort_variables(body.effort, "output_config.effort")
         prompt = await asyncio.to_thread(
-            text.chat_prompt,
-            messages,
-            context_tokens=ready.context_tokens,
-            variables=text.effort_variables(body.effort, "output_config.effort"),
+            text.chat_prompt, messages, context_tokens=ready.context_tokens, variables=variables
         )
         generation = _generation(body, prompt, text, ready)
         message = _message(text.name, len(prompt))
@@ -76,7 +72,7 @@ class Anthropic:
         if body.stream:
             source = await opened(events)
             ping = _event({"type": "ping"})
-            return EventStream(self._frames(source, message), ping)
+            return EventStream(self._frames(source, message), ping, source)
         with self._service.served():
             async with aclosing(events):
                 done = await unless_hung_up(request, collect(events))
@@ -104,9 +100,7 @@ class Anthropic:
             )
         return json_response({"input_tokens": len(prompt)})
 
-    async def _frames(
-        self, events: AsyncGenerator[GenerationEvent, None], message: dict[str, Any]
-    ) -> AsyncIterator[bytes]:
+    async def _frames(self, events: Opened, message: dict[str, Any]) -> AsyncIterator[bytes]:
         started = Started(message["usage"]["input_tokens"], 0)
         with self._service.served():
             async with aclosing(events):

@@ -12,7 +12,7 @@ import msgspec
 from engine.chat.conversation import Message
 from engine.errors import InvalidRequest
 from engine.messages import Sampling
-from engine.server.http import in_range, sampling_in_range
+from engine.server.bodies import in_range, sampling_in_range
 from engine.server.openai_requests import checked_stops
 
 Blocks = str | list[dict[str, Any]]

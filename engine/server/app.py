@@ -33,6 +33,7 @@ def create_app(
     api_key: str = "",
     allow_hosts: Sequence[str] = (),
     allow_origins: Sequence[str] = (),
+    access_log: bool = True,
 ) -> ASGIApp:
     """`end(reason)` shuts the server down in order."""
     handlers: dict[type[Exception] | int, Callable[[Request, Exception], Awaitable[Response]]] = {
@@ -57,7 +58,7 @@ def create_app(
         allow_hosts=allow_hosts,
         allow_origins=allow_origins,
     )
-    return AccessLog(secured)
+    return AccessLog(secured) if access_log else secured
 
 
 async def _typed(request: Request, error: Exception) -> Response:
@@ -123,14 +124,14 @@ class AccessLog:
         finally:
             access_log.info(
                 "%s %s %d %.3f s",
-                scope["method"],
+                printable(scope["method"]),
                 printable(scope["path"]),
                 status,
                 time.monotonic() - began,
             )
 
 
-def printable(path: str) -> str:
-    """The path with what could end the line or steer a terminal as escapes, at most 200 long."""
-    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in path[:200])
-    return shown if len(path) <= 200 else shown + "..."
+def printable(sent: str) -> str:
+    """What a client sent, cut at 200, with escapes for what ends a line or steers a terminal."""
+    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in sent[:200])
+    return shown if len(sent) <= 200 else shown + "..."

@@ -13,14 +13,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from engine.errors import InvalidRequest, RuntimeUnavailable
+from engine.server.bodies import convert, parse_json, read_body
 from engine.server.http import (
     RETRY_AFTER_S,
     EventStream,
     NotAuthorised,
-    convert,
     json_response,
-    parse_json,
-    read_body,
 )
 from engine.server.ownership import Ownership
 from engine.server.security import bearer_token, same_secret
@@ -129,5 +127,5 @@ class Control:
         if not same_secret(bearer_token(request.headers), self._ownership.token):
             raise NotAuthorised(
                 "This changes the engine and wants its control token.",
-                hint="The state file names the file that holds the token.",
+                hint="The record of this server names the file that holds the token.",
             )

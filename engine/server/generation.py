@@ -206,40 +206,52 @@ async def collect(events: AsyncIterator[GenerationEvent]) -> Completed:
     raise RuntimeDied("The runtime ended without finishing the request.")
 
 
+class Opened:
+    """A generation's events from the first one on. Whether read or not, it must be closed.
+
+    No generator: closing one that was never begun runs nothing of it, and the request would go on.
+    """
+
+    def __init__(
+        self,
+        first: asyncio.Future[GenerationEvent],
+        events: AsyncGenerator[GenerationEvent, None],
+    ) -> None:
+        self._first: asyncio.Future[GenerationEvent] | None = first
+        self._events = events
+
+    def __aiter__(self) -> Opened:
+        return self
+
+    async def __anext__(self) -> GenerationEvent:
+        if self._first is None:
+            return await anext(self._events)
+        event = await self._first
+        self._first = None
+        return event
+
+    async def aclose(self) -> None:
+        if self._first is not None and not self._first.done():
+            self._first.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await self._first
+        await self._events.aclose()
+
+
 async def opened(
     events: AsyncGenerator[GenerationEvent, None], patience_s: float = FIRST_EVENT_S
-) -> AsyncGenerator[GenerationEvent, None]:
+) -> Opened:
     """The same events, after waiting a little for the first: an early error is raised here.
 
     Once a stream's first byte is out its status is 200, whatever happens then.
     """
     first = asyncio.ensure_future(anext(events))
+    source = Opened(first, events)
     try:
         await asyncio.wait({first}, timeout=patience_s)
     except asyncio.CancelledError:
-        await _abandon(first, events)
+        await source.aclose()
         raise
     if first.done():
         first.result()
-    return _continued(first, events)
-
-
-async def _continued(
-    first: asyncio.Future[GenerationEvent], events: AsyncGenerator[GenerationEvent, None]
-) -> AsyncGenerator[GenerationEvent, None]:
-    try:
-        yield await first
-        async for event in events:
-            yield event
-    finally:
-        await _abandon(first, events)
-
-
-async def _abandon(
-    first: asyncio.Future[GenerationEvent], events: AsyncGenerator[GenerationEvent, None]
-) -> None:
-    if not first.done():
-        first.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await first
-    await events.aclose()
+    return source

@@ -1,41 +1,27 @@
-"""What every endpoint shares: bodies in, JSON and server-sent events out, errors in both shapes."""
+"""What every endpoint answers with: JSON, server-sent events, errors in both shapes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
-import zlib
 from collections.abc import AsyncIterator, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from engine.chat.sampling import RANGES
 from engine.chat.text_model import PromptTooLong
-from engine.errors import HeadraceError, InvalidRequest
+from engine.errors import HeadraceError
 
 T = TypeVar("T")
 
-MAX_BODY_BYTES = 32 << 20
-LARGEST = (1 << 31) - 1
-"""Of counts in a request: beyond every context, and within what the runtime's records hold."""
 PING_S = 10.0
 """Silence after which a stream says that it lives: agents give up on quiet ones."""
 RETRY_AFTER_S = 2
-
-
-class BodyTooLarge(InvalidRequest):
-    code = "request_too_large"
-    status = 413
-
-
-class UnsupportedEncoding(InvalidRequest):
-    code = "unsupported_encoding"
-    status = 415
+MAX_MESSAGE_CHARS, MAX_PARAM_CHARS = 1000, 200
+"""Of what a client sent, as much is said back."""
 
 
 class NotFound(HeadraceError):
@@ -56,128 +42,6 @@ class NotAuthorised(HeadraceError):
 class Forbidden(HeadraceError):
     code = "forbidden"
     status = 403
-
-
-# --- requests ---------------------------------------------------------------------------------
-
-
-async def read_body(request: Request) -> bytes:
-    """The whole body, decompressed. Raises BodyTooLarge, UnsupportedEncoding, InvalidRequest."""
-    announced = request.headers.get("content-length", "")
-    if announced.isdigit() and int(announced) > MAX_BODY_BYTES:
-        raise _too_large()
-    pieces, size = [], 0
-    async for piece in request.stream():
-        size += len(piece)
-        if size > MAX_BODY_BYTES:
-            raise _too_large()
-        pieces.append(piece)
-    body = b"".join(pieces)
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    if encoding in ("", "identity"):
-        return body
-    if encoding != "gzip":
-        raise UnsupportedEncoding(
-            f"Content-Encoding {encoding!r} is not supported.", hint="Send gzip, or no encoding."
-        )
-    unzip = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-    try:
-        body = unzip.decompress(body, MAX_BODY_BYTES + 1)
-    except zlib.error as error:
-        raise InvalidRequest(f"The body is not valid gzip: {error}.") from error
-    if len(body) > MAX_BODY_BYTES:
-        raise _too_large()
-    if not unzip.eof:
-        raise InvalidRequest("The gzip body ends too early.")
-    if unzip.unused_data:
-        raise InvalidRequest("The gzip body goes on after its end; send one member.")
-    return body
-
-
-def _too_large() -> BodyTooLarge:
-    return BodyTooLarge(f"The body is larger than {MAX_BODY_BYTES >> 20} MiB.")
-
-
-def parse_json(body: bytes) -> dict[str, Any]:
-    """A JSON object. Raises InvalidRequest that says what is wrong with the text."""
-    try:
-        value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise InvalidRequest(f"The body is not valid JSON: {error}.") from error
-    if not isinstance(value, dict):
-        raise InvalidRequest("The body is not a JSON object.")
-    return value
-
-
-_AT = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
-_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>[^`]*)`")
-
-
-def convert(value: dict[str, Any], type_: type[T], *, null_is_absent: tuple[str, ...] = ()) -> T:
-    """The value as a record. Raises InvalidRequest whose `param` is the field at fault.
-
-    Nulls at the top level, and anywhere under the fields `null_is_absent`, count as absent.
-    """
-    present = {key: item for key, item in value.items() if item is not None}
-    for key in null_is_absent:
-        if key in present:
-            present[key] = without_nulls(present[key])
-    try:
-        return msgspec.convert(present, type_)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise _invalid(str(error)) from error
-
-
-def _invalid(text: str) -> InvalidRequest:
-    at = _AT.search(text)
-    path = at.group("path") if at else ""
-    problem = text[: at.start()] if at else text
-    unknown = _UNKNOWN.match(problem)
-    if unknown:
-        field = f"{path}.{unknown.group('name')}" if path else unknown.group("name")
-        return InvalidRequest(
-            f"The parameter {field!r} is not supported.",
-            hint="Leave it out. Nothing that would change the answer is ignored in silence.",
-            param=field,
-        )
-    missing = re.match(r"Object missing required field `([^`]*)`", problem)
-    if missing:
-        field = f"{path}.{missing.group(1)}" if path else missing.group(1)
-        return InvalidRequest(f"The parameter {field!r} is missing.", param=field)
-    where = f"{path}: " if path else ""
-    return InvalidRequest(f"{where}{problem}.", param=path)
-
-
-_VERBATIM = frozenset({"arguments", "input"})
-
-
-def without_nulls(value: Any) -> Any:
-    """Nested objects without their null members, except inside a tool call's own arguments."""
-    if isinstance(value, dict):
-        return {
-            key: item if key in _VERBATIM else without_nulls(item)
-            for key, item in value.items()
-            if item is not None
-        }
-    if isinstance(value, list):
-        return [without_nulls(item) for item in value]
-    return value
-
-
-def in_range(value: float | None, name: str, low: float, high: float = LARGEST) -> None:
-    """Raises InvalidRequest naming the field, its value and its bounds. None is absent."""
-    if value is not None and not low <= value <= high:
-        bounds = f"{low:g} or more" if high == LARGEST else f"from {low:g} to {high:g}"
-        raise InvalidRequest(f"{name} is {value}; it must be {bounds}.", param=name)
-
-
-def sampling_in_range(record: Any) -> None:
-    """The same for every sampling parameter that the record has."""
-    for name, (low, high) in RANGES.items():
-        in_range(getattr(record, name, None), name, low, high)
-
-
-# --- answers ----------------------------------------------------------------------------------
 
 
 def json_response(
@@ -208,7 +72,7 @@ def openai_error(error: HeadraceError) -> dict[str, Any]:
         "error": {
             "message": sentence(error),
             "type": _OPENAI_TYPES.get(error.status, kind),
-            "param": error.param or None,
+            "param": error.param[:MAX_PARAM_CHARS] or None,
             "code": error.code,
         }
     }
@@ -230,28 +94,50 @@ def anthropic_error(error: HeadraceError) -> dict[str, Any]:
 
 
 def sentence(error: HeadraceError) -> str:
-    return f"{error.message} {error.hint}" if error.hint else error.message
+    """Message and hint. What a client sent may be in it, but not by the megabyte."""
+    message = error.message
+    if len(message) > MAX_MESSAGE_CHARS:
+        message = f"{message[: MAX_MESSAGE_CHARS - 3]}..."
+    return f"{message} {error.hint}" if error.hint else message
 
 
 def is_anthropic(path: str) -> bool:
     return path == "/v1/messages" or path.startswith("/v1/messages/")
 
 
+def error_content(path: str, error: HeadraceError) -> bytes:
+    """The error in the shape of the protocol that the path belongs to, as JSON."""
+    return msgspec.json.encode(
+        anthropic_error(error) if is_anthropic(path) else openai_error(error)
+    )
+
+
 def error_response(path: str, error: HeadraceError) -> Response:
-    """The error in the shape of the protocol that the path belongs to."""
-    content = anthropic_error(error) if is_anthropic(path) else openai_error(error)
     headers = {}
     if error.status == 503:
         headers["Retry-After"] = str(RETRY_AFTER_S)
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return json_response(content, error.status, headers)
+    return Response(error_content(path, error), error.status, headers, "application/json")
+
+
+class Closable(Protocol):
+    async def aclose(self) -> None: ...
 
 
 class EventStream(Response):
-    """Server-sent events that end when the client hangs up, which closes the source."""
+    """Server-sent events that end when the client hangs up.
 
-    def __init__(self, frames: AsyncIterator[bytes], ping: bytes = b": ping\n\n") -> None:
+    In any case `source`, of which the frames are made, is closed: frames that were never begun
+    could not do it.
+    """
+
+    def __init__(
+        self,
+        frames: AsyncIterator[bytes],
+        ping: bytes = b": ping\n\n",
+        source: Closable | None = None,
+    ) -> None:
         super().__init__(
             media_type="text/event-stream",
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
@@ -259,36 +145,37 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._frames = frames
         self._ping = ping
+        self._source = source
 
-    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
-        await send(
-            {
-                "type": "http.response.start",
-                "status": self.status_code,
-                "headers": self.raw_headers,
-            }
-        )
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         hung_up: asyncio.Future[Any] = asyncio.create_task(wait_hang_up(receive))
         pending: asyncio.Future[Any] | None = None
         try:
-            while True:
-                pending = pending or asyncio.ensure_future(anext(self._frames))
-                await asyncio.wait(
-                    {pending, hung_up}, timeout=PING_S, return_when=asyncio.FIRST_COMPLETED
-                )
-                if hung_up.done():
-                    return
-                if pending.done():
-                    frame = pending.result()
-                    pending = None
-                else:
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": self.status_code,
+                    "headers": self.raw_headers,
+                }
+            )
+            with contextlib.suppress(StopAsyncIteration):
+                while scope["method"] != "HEAD":
+                    pending = pending or asyncio.ensure_future(anext(self._frames))
+                    await asyncio.wait(
+                        {pending, hung_up}, timeout=PING_S, return_when=asyncio.FIRST_COMPLETED
+                    )
+                    if hung_up.done():
+                        return
                     frame = self._ping
-                await send(_body(frame, more=True))
-        except StopAsyncIteration:
+                    if pending.done():
+                        frame, pending = pending.result(), None
+                    await send(_body(frame, more=True))
             await send(_body(b"", more=False))
         finally:
             hung_up.cancel()
             await _close(pending, self._frames)
+            if self._source is not None:
+                await self._source.aclose()
 
 
 def _body(frame: bytes, *, more: bool) -> Message:

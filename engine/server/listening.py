@@ -13,7 +13,25 @@ from engine.errors import InvalidRequest, PortInUse
 log = logging.getLogger("headrace.server")
 
 BACKLOG = 512
+DESCRIPTORS = 8192
+"""Each connection takes one; idle ones are kept for a while."""
 _RETRIES = 8
+
+
+def allow_many_connections() -> None:
+    """Raise the limit of open files as far as the system lets this process; some start with 256."""
+    if sys.platform == "win32":
+        return  # has none for sockets
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError) as error:
+        log.warning("no more than %d files and connections may be open: %s", soft, error)
 
 
 def listen(host: str, port: int) -> list[socket.socket]:

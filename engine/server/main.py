@@ -20,6 +20,7 @@ from engine.errors import ErrorRecord
 from engine.options import DEFAULT_PORT, EngineOptions
 from engine.server import listening
 from engine.server.app import create_app
+from engine.server.connection import KEEP_ALIVE_S, Connection
 from engine.server.ownership import Ownership
 from engine.server.runtime_link import RecordedError, RuntimeLink
 from engine.server.runtime_process import COMMAND
@@ -27,7 +28,6 @@ from engine.server.service import Service
 
 log = logging.getLogger("headrace.server")
 
-KEEP_ALIVE_S = 75
 DRAIN_S = 3
 """Time that open connections get to take their last bytes once the server ends."""
 
@@ -43,6 +43,8 @@ class ServeOptions:
     step_timeout_s: float = 120.0
     allow_hosts: tuple[str, ...] = field(default=())
     allow_origins: tuple[str, ...] = field(default=())
+    access_log: bool = True
+    """Whether every request leaves a line in the log: method, path, status, time."""
     runtime_command: tuple[str, ...] = COMMAND
 
 
@@ -53,6 +55,7 @@ def serve(options: ServeOptions) -> None:
     nobody owns the server (an owner reads it at /health instead).
     """
     place = locate(options.engine.model)
+    listening.allow_many_connections()
     sockets = listening.listen(options.host, options.port)
     try:
         # The runtime gets the path that was found, so that both see one model.
@@ -97,18 +100,18 @@ class _Run:
             api_key=options.api_key,
             allow_hosts=options.allow_hosts,
             allow_origins=options.allow_origins,
+            access_log=options.access_log,
         )
         self._server = _Uvicorn(
             uvicorn.Config(
                 app,
-                http="h11",
+                http=Connection,
                 ws="none",
                 lifespan="off",
                 access_log=False,
                 log_config=None,
                 server_header=False,
-                # Longer than clients keep idle connections, so that none meets one just closed.
-                timeout_keep_alive=KEEP_ALIVE_S,
+                timeout_keep_alive=int(KEEP_ALIVE_S),
                 proxy_headers=False,
                 timeout_graceful_shutdown=DRAIN_S,
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
@@ -16,10 +16,12 @@ from starlette.routing import Route
 from engine.chat.text_model import TextModel, fitting
 from engine.errors import HeadraceError, InvalidRequest
 from engine.messages import Ready
+from engine.server.bodies import convert, parse_json, read_body
+from engine.server.context_limit import explained
 from engine.server.generation import (
     Ended,
     Generation,
-    GenerationEvent,
+    Opened,
     Started,
     TextDelta,
     collect,
@@ -29,15 +31,12 @@ from engine.server.generation import (
 from engine.server.http import (
     HUNG_UP,
     EventStream,
-    convert,
     json_response,
     openai_error,
-    parse_json,
-    read_body,
     unless_hung_up,
 )
 from engine.server.openai_answers import Answer, ChatAnswer, CompletionAnswer
-from engine.server.openai_requests import ChatRequest, CompletionRequest, conversation
+from engine.server.openai_requests import ROLES, ChatRequest, CompletionRequest, conversation
 from engine.server.service import Service
 
 COMPLETION_TOKENS = 16
@@ -60,16 +59,20 @@ class OpenAI:
 
     async def chat(self, request: Request) -> Response:
         body = convert(
-            parse_json(await read_body(request)), ChatRequest, null_is_absent=("messages",)
+            parse_json(await read_body(request)),
+            ChatRequest,
+            null_is_absent=("messages",),
+            tags=ROLES,
         )
         body.check()
         messages = conversation(body.messages)
         self._service.check_model(body.model)
         text, ready = await self._service.ready()
         variables = _template_variables(body, text)
-        prompt = await asyncio.to_thread(
-            text.chat_prompt, messages, context_tokens=ready.context_tokens, variables=variables
-        )
+        with explained(ready, self._service.link.options):
+            prompt = await asyncio.to_thread(
+                text.chat_prompt, messages, context_tokens=ready.context_tokens, variables=variables
+            )
         generation = _generation(
             body,
             prompt,
@@ -87,12 +90,13 @@ class OpenAI:
         self._service.check_model(body.model)
         text, ready = await self._service.ready()
         single = body.single_prompt(ready.vocab_size)
-        if isinstance(single, str):
-            prompt = await asyncio.to_thread(
-                text.text_prompt, single, context_tokens=ready.context_tokens
-            )
-        else:
-            prompt = fitting(single, ready.context_tokens, "prompt")
+        with explained(ready, self._service.link.options):
+            if isinstance(single, str):
+                prompt = await asyncio.to_thread(
+                    text.text_prompt, single, context_tokens=ready.context_tokens
+                )
+            else:
+                prompt = fitting(single, ready.context_tokens, "prompt")
         generation = _generation(
             body,
             prompt,
@@ -139,7 +143,8 @@ class OpenAI:
         events = generate(self._service.link, answer.tokenizer, generation)
         if body.stream:
             source = await opened(events)
-            return EventStream(self._frames(source, answer, usage_wanted=body.usage_wanted))
+            frames = self._frames(source, answer, usage_wanted=body.usage_wanted)
+            return EventStream(frames, source=source)
         with self._service.served():
             async with aclosing(events):
                 done = await unless_hung_up(request, collect(events))
@@ -149,7 +154,7 @@ class OpenAI:
 
     async def _frames(
         self,
-        events: AsyncGenerator[GenerationEvent, None],
+        events: Opened,
         answer: Answer,
         *,
         usage_wanted: bool,

@@ -7,15 +7,15 @@ known at all is refused too.
 
 from __future__ import annotations
 
-import json
-from typing import Any
+import re
+from typing import Any, get_args
 
 import msgspec
 
 from engine.chat.conversation import Message
 from engine.errors import InvalidRequest
 from engine.messages import Sampling
-from engine.server.http import in_range, sampling_in_range
+from engine.server.bodies import in_range, sampling_in_range
 
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1024
@@ -216,16 +216,20 @@ def checked_stops(stops: list[str], name: str) -> tuple[str, ...]:
     return tuple(stops)
 
 
+_TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
+
+
 def _bias(bias: dict[str, float], vocab_size: int) -> dict[int, float]:
     found = {}
     for key, value in bias.items():
-        if not key.isdecimal() or int(key) >= vocab_size:
+        token = int(key) if _TOKEN_ID.fullmatch(key) else vocab_size
+        if token >= vocab_size:
             raise InvalidRequest(
                 f"logit_bias names token {key!r}; the vocabulary is 0 to {vocab_size - 1}.",
                 param="logit_bias",
             )
         in_range(value, "logit_bias", -100, 100)
-        found[int(key)] = value
+        found[token] = value
     return found
 
 
@@ -284,6 +288,7 @@ class FunctionTurn(_Turn, tag="function", kw_only=True):
 
 
 ChatMessage = SystemTurn | DeveloperTurn | UserTurn | AssistantTurn | ToolTurn | FunctionTurn
+ROLES = tuple(str(turn.__struct_config__.tag) for turn in get_args(ChatMessage))
 
 
 def conversation(messages: list[ChatMessage]) -> list[Message]:
@@ -320,8 +325,9 @@ def _tool_call(call: ToolCall, where: str) -> dict[str, Any]:
     arguments: Any = call.function.arguments
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments or "{}")
-        except (ValueError, RecursionError):
+            # Strictly: what is no JSON, such as NaN, would stand in the prompt as if it were.
+            arguments = msgspec.json.decode(arguments or "{}")
+        except (msgspec.DecodeError, RecursionError):
             arguments = None
     if not isinstance(arguments, dict):
         raise InvalidRequest(

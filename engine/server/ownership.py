@@ -1,4 +1,4 @@
-"""Who owns this server: the state file, the control token, and the owner that is watched."""
+"""Who owns this server: its record, the control token, and the owner that is watched."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import psutil
@@ -27,7 +26,7 @@ _REPLACE_TRIES, _REPLACE_PAUSE_S = 20, 0.02
 
 
 class ServerState(msgspec.Struct, kw_only=True):
-    """What the app reads to find, check and re-adopt a running server."""
+    """The record by which the app finds, checks and re-adopts a running server."""
 
     pid: int
     started: float
@@ -74,12 +73,17 @@ def _replace(draft: Path, path: Path) -> None:
 
 
 class Ownership:
-    """Files under the home folder for the life of the server, and the watch over its owner."""
+    """Two files for the life of the server, its own among those of others, and the watch over its
+    owner.
+    """
 
     def __init__(self, *, host: str, port: int, owner_pid: int = 0, grace_s: float = 60.0) -> None:
         me = psutil.Process()
         started = processes.start_of(me.pid) or processes.Start(me.create_time(), 0.0)
         self.token = secrets.token_urlsafe(32)
+        folder = paths.servers_folder()
+        self._state_file = folder / f"{me.pid}.json"
+        self._token_file = folder / f"{me.pid}.token"
         self._grace_s = grace_s
         self._lost_at: float | None = None
         self._state = ServerState(
@@ -90,7 +94,7 @@ class Ownership:
             host=host,
             port=port,
             version=engine.__version__,
-            control_token_file=str(paths.control_token_file()),
+            control_token_file=str(self._token_file),
         )
         if owner_pid:
             # An owner that is gone already has no start time, and the grace begins now.
@@ -105,18 +109,14 @@ class Ownership:
         return self._state.owner_pid
 
     def publish(self) -> None:
-        write_private(paths.control_token_file(), self.token.encode())
+        _remove_left_behind()
+        write_private(self._token_file, self.token.encode())
         self._write_state()
 
     def withdraw(self) -> None:
-        """Remove both files, unless a server started later has replaced them."""
-        with contextlib.suppress(OSError):
-            if _read_state() == (self._state.pid, self._state.started):
-                paths.state_file().unlink()
-        token_file = paths.control_token_file()
-        with contextlib.suppress(OSError):
-            if token_file.read_bytes() == self.token.encode():
-                token_file.unlink()
+        for file in (self._state_file, self._token_file):
+            with contextlib.suppress(OSError):
+                file.unlink()
 
     def adopt(self, pid: int) -> None:
         """Raises InvalidRequest when no such process runs."""
@@ -160,13 +160,22 @@ class Ownership:
         self._state.owner_started_since_boot = started.since_boot
 
     def _write_state(self) -> None:
-        write_private(paths.state_file(), msgspec.json.encode(self._state))
+        write_private(self._state_file, msgspec.json.encode(self._state))
 
 
-def _read_state() -> tuple[Any, Any] | None:
-    """Pid and start time in the state file, whatever state it is in."""
+def _remove_left_behind() -> None:
+    """Remove the files of servers that were killed. A running one's record is always whole."""
+    for file in paths.servers_folder().glob("*.json"):
+        with contextlib.suppress(OSError):
+            if not _is_of_a_running_server(file):
+                file.with_suffix(".token").unlink(missing_ok=True)
+                file.unlink()
+
+
+def _is_of_a_running_server(file: Path) -> bool:
+    """Raises OSError when the file cannot be read."""
     try:
-        state = msgspec.json.decode(paths.state_file().read_bytes())
-    except (OSError, msgspec.DecodeError):
-        return None
-    return (state.get("pid"), state.get("started")) if isinstance(state, dict) else None
+        state = msgspec.json.decode(file.read_bytes(), type=ServerState)
+    except msgspec.MsgspecError:
+        return False
+    return processes.is_running(state.pid, state.started, state.started_since_boot)

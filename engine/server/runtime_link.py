@@ -35,6 +35,8 @@ from engine.messages import (
     Submit,
 )
 from engine.options import EngineOptions
+from engine.server.counters import with_earlier
+from engine.server.runtime_end import RuntimeEnd
 from engine.server.runtime_process import COMMAND, RuntimeProcess
 
 log = logging.getLogger("headrace.link")
@@ -108,10 +110,13 @@ class RuntimeLink:
         self.ready: Ready | None = None
         self._ever_ready = False
         self.restarts = 0
+        self._restarted_at = 0.0
         self._command = tuple(command)
         self._step_timeout_s = step_timeout_s
         self._started_at = time.monotonic()
         self._stats = Stats()
+        self._earlier = Stats()
+        """Of the runtimes that have ended: their counters, as of their last report."""
         self._streams: dict[int, RequestStream] = {}
         self._cancelled: set[int] = set()
         self._numbers = itertools.count(1)
@@ -259,12 +264,13 @@ class RuntimeLink:
     def stats(self, model: str) -> Stats:
         """The runtime's latest report, with the server's part filled in."""
         return msgspec.structs.replace(
-            self._stats,
+            with_earlier(self._stats, self._earlier),
             state=self.state,
             model=model,
             server_uptime_s=time.monotonic() - self._started_at,
             runtime_pid=self._runtime.pid if self._runtime is not None else 0,
             runtime_restarts=self.restarts,
+            runtime_restarted_at=self._restarted_at,
             last_error=self.error.message if self.error is not None else "",
         )
 
@@ -275,7 +281,7 @@ class RuntimeLink:
         while True:
             if self._is_over():
                 return
-            was_ready, reason = await self._one_life()
+            was_ready, end = await self._one_life()
             if self._is_over():
                 return
             attempts_to_load = 0 if was_ready else attempts_to_load + 1
@@ -289,23 +295,25 @@ class RuntimeLink:
                 what = "while it loaded the model" if never_loads else "in a short time"
                 self._set_failed(
                     RuntimeDied(
-                        f"The runtime ended {times} times {what}: {reason}.",
-                        hint="See the log; then start the server again.",
+                        f"The runtime ended {times} times {what}: {end.reason}.",
+                        hint=f"{end.hint} Then start the server again.".lstrip(),
                     ).record()
                 )
                 return
             self.restarts += 1
+            self._restarted_at = time.time()
             pause = BACK_OFF_S[min(len(self._crashes), len(BACK_OFF_S)) - 1]
-            log.warning("the runtime died (%s); restarting in %.1f s", reason, pause)
+            log.warning("the runtime died: %s; restarting in %.1f s", end.reason, pause)
             await asyncio.sleep(pause)
 
     def _is_over(self) -> bool:
         return self._closing or self.failure is not None
 
-    async def _one_life(self) -> tuple[bool, str]:
+    async def _one_life(self) -> tuple[bool, RuntimeEnd]:
         """Run a runtime until it ends. Returns whether it had been ready, and how it ended."""
         self.ready = None
         self._step = None
+        self._earlier = with_earlier(self._stats, self._earlier)
         self._stats = Stats()
         self.progress = Progress(phase="starting")
         if self.state != "restarting":
@@ -313,31 +321,31 @@ class RuntimeLink:
         try:
             runtime = await RuntimeProcess.spawn(self._command)
         except OSError as error:
-            return False, f"it could not be started: {error}"
+            return False, RuntimeEnd(f"it could not be started: {error}")
         if self._is_over():  # while it was being spawned
             runtime.kill("it was not wanted any more")
             await runtime.close()
-            return False, runtime.kill_reason
+            return False, RuntimeEnd(runtime.kill_reason)
         self._runtime = runtime
         watchdog = asyncio.create_task(self._watch_steps(runtime))
         try:
             with contextlib.suppress(ConnectionError):  # its end is read below
                 await runtime.send(Configure(options=self.options))
             await self._read(runtime)
-            reason = await runtime.wait_end()
+            end = await runtime.wait_end()
         finally:
             watchdog.cancel()
         was_ready = self.ready is not None
         self._runtime = None
         self.ready = None
         if not self._is_over():
-            self.error = RuntimeDied(f"The runtime died: {reason}.").record()
+            self.error = RuntimeDied(f"The runtime died: {end.reason}.", hint=end.hint).record()
             self._set_state("restarting")
-        self._fail_live(self._cause(reason))
-        return was_ready, reason
+        self._fail_live(self._cause(end))
+        return was_ready, end
 
-    def _cause(self, reason: str) -> ErrorRecord:
-        return self.error or RuntimeDied(f"The runtime ended: {reason}.").record()
+    def _cause(self, end: RuntimeEnd) -> ErrorRecord:
+        return self.error or RuntimeDied(f"The runtime ended: {end.reason}.").record()
 
     async def _read(self, runtime: RuntimeProcess) -> None:
         try:
@@ -375,7 +383,7 @@ class RuntimeLink:
                 self._ever_ready = True
                 for note in event.notes:
                     log.info("%s", note)
-                log.info("the model runs after %.1f s", event.load_seconds)
+                log.info("the model was loaded in %.1f s", event.load_seconds)
                 self._set_state("ready")
             case Residency():
                 for waiter in self._residency_waiters:
@@ -391,7 +399,7 @@ class RuntimeLink:
         """
         if not self._ever_ready:
             self._set_failed(event.error)
-        elif self._runtime is not None:
+        if self._runtime is not None:
             self._runtime.kill_reason = event.error.message
 
     async def _watch_steps(self, runtime: RuntimeProcess) -> None:
@@ -412,6 +420,8 @@ class RuntimeLink:
                 return
 
     def _fail_live(self, record: ErrorRecord) -> None:
+        lost = Stats(requests_failed=len(self._streams))  # which no runtime counts any more
+        self._earlier = with_earlier(self._earlier, lost)
         for number, stream in list(self._streams.items()):
             stream.push(RequestFailed(request=number, error=record))
         self._streams.clear()

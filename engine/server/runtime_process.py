@@ -10,11 +10,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import engine
+from engine import paths
 from engine.messages import (
     HEADER_BYTES,
     AnyCommand,
@@ -24,6 +26,7 @@ from engine.messages import (
     pack,
     unpack_events,
 )
+from engine.server.runtime_end import RuntimeEnd, runtime_end
 from engine.server.windows_job import own_job
 
 log = logging.getLogger("headrace.runtime")
@@ -33,7 +36,10 @@ END_SECONDS = 5.0
 """Time a runtime gets to end by itself after Shutdown, and again after terminate."""
 PIPES_S = 1.0
 """Time its pipes get to end after the process: a child that it left behind may hold them open."""
-_LOG_LINES = 12
+_LOG_LINES = 200
+_LEVELS = {name: logging.getLevelName(name) for name in ("DEBUG", "INFO", "WARNING", "ERROR")}
+_DUMP = "Fatal Python error"
+"""Begins what Python's fault handler writes when the process crashes."""
 
 
 class _Protocol(asyncio.subprocess.SubprocessStreamProtocol):
@@ -114,12 +120,15 @@ class RuntimeProcess:
             for event in unpack_events(body):
                 yield event
 
-    async def wait_end(self) -> str:
-        """Wait for the process to end and say how it did, in words."""
+    async def wait_end(self) -> RuntimeEnd:
+        """Wait for the process to end and say how it did; its last lines are kept in a file."""
         await asyncio.shield(self._end_task)
         if self.kill_reason:
-            return self.kill_reason
-        return _ending(self._transport.get_returncode() or 0) + self._last_words()
+            return RuntimeEnd(self.kill_reason)
+        last_line = self._last_lines[-1] if self._last_lines else ""
+        end = runtime_end(self._transport.get_returncode() or 0, last_line)
+        kept = _keep(f"The runtime (pid {self.pid}) ended: {end.reason}.", self._last_lines)
+        return RuntimeEnd(end.reason, " ".join(filter(None, [end.hint, kept])))
 
     def kill(self, reason: str) -> None:
         self.kill_reason = self.kill_reason or reason
@@ -165,6 +174,7 @@ class RuntimeProcess:
     async def _forward_log(self) -> None:
         stderr = self._protocol.stderr
         assert stderr is not None  # spawned with a pipe
+        level = logging.INFO
         while True:
             try:
                 raw = await stderr.readline()
@@ -175,10 +185,8 @@ class RuntimeProcess:
             line = raw.decode("utf-8", "replace").rstrip()
             if line:
                 self._last_lines.append(line)
-                log.info("%s", line)
-
-    def _last_words(self) -> str:
-        return f"; it last said: {self._last_lines[-1]}" if self._last_lines else ""
+                level, text = _record(line, level)
+                log.log(level, "%s", text)
 
 
 def _kill_group(leader: int) -> None:
@@ -188,13 +196,25 @@ def _kill_group(leader: int) -> None:
             os.killpg(leader, signal.SIGKILL)
 
 
-def _ending(code: int) -> str:
-    if code >= 0:
-        return f"it ended with exit code {code}"
+def _record(line: str, level: int) -> tuple[int, str]:
+    """Level and text of a line of the runtime's log; `level` was the last line's."""
+    name, _, text = line.partition(" ")
+    if name in _LEVELS:
+        return _LEVELS[name], text
+    return (logging.ERROR if line.startswith(_DUMP) else level), line
+
+
+def _keep(title: str, lines: Iterable[str]) -> str:
+    """Write the last lines of a dead runtime to a file. Returns a sentence that says where."""
+    path = paths.log_folder() / "runtime-crash.log"
     try:
-        return f"it was ended by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"it was ended by signal {-code}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        when = time.strftime("%Y-%m-%d %H:%M:%S")
+        path.write_text("\n".join([f"{when} {title}", *lines, ""]), encoding="utf-8")
+    except OSError as error:
+        log.warning("the runtime's last lines were not kept: %s", error)
+        return ""
+    return f"Its last lines are in {path}."
 
 
 def _environment() -> dict[str, str]:

@@ -20,6 +20,7 @@ from engine.chat.text_model import TextModel, load_text_model
 from engine.errors import HeadraceError
 from engine.messages import Progress, Ready, Sampling
 from engine.options import EngineOptions
+from engine.server.context_limit import explained
 from engine.server.generation import Ended, Generation, TextDelta, generate
 from engine.server.runtime_link import RuntimeLink
 
@@ -76,8 +77,10 @@ class _Talk:
         # Bytes that were no text came in as lone surrogates, which no tokenizer takes.
         prompt = prompt.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         asked = [*self._messages, {"role": "user", "content": prompt}]
-        tokens = self._text.chat_prompt(asked, context_tokens=self._ready.context_tokens)
-        room = self._ready.context_tokens - len(tokens)
+        context = self._ready.context_tokens
+        with explained(self._ready, self._link.options):
+            tokens = self._text.chat_prompt(asked, context_tokens=context)
+        room = context - len(tokens)
         generation = Generation(
             prompt=tokens,
             max_tokens=min(self._options.max_tokens or room, room),

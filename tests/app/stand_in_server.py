@@ -136,13 +136,14 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
-def home() -> Path:
-    return Path(os.environ["HEADRACE_HOME"])
+def servers() -> Path:
+    return Path(os.environ["HEADRACE_HOME"], "servers")
 
 
 def write_record(port: int, owner: int) -> None:
     me = psutil.Process()
-    token = home() / "control-token"
+    servers().mkdir(exist_ok=True)
+    token = servers() / f"{me.pid}.token"
     token.write_text(TOKEN)
     record = {
         "pid": me.pid,
@@ -155,9 +156,9 @@ def write_record(port: int, owner: int) -> None:
         "owner_pid": owner,
         "owner_started": start_of(owner),
     }
-    fresh = home() / "server.json.new"
+    fresh = servers() / "record.new"
     fresh.write_text(json.dumps(record))
-    fresh.replace(home() / "server.json")
+    fresh.replace(servers() / f"{me.pid}.json")
 
 
 def start_of(pid: int) -> float:
@@ -168,7 +169,7 @@ def start_of(pid: int) -> float:
 
 
 def leave(*_: object) -> None:
-    (home() / "server.json").unlink(missing_ok=True)
+    (servers() / f"{os.getpid()}.json").unlink(missing_ok=True)
     os._exit(0)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import QLabel
 from pytestqt.qtbot import QtBot
 
 from app.core.conversation import MessageState
@@ -103,6 +104,21 @@ class TestChat:
         assert QGuiApplication.clipboard().text().startswith("```py")
         page.new_button.click()
         assert not page.views and not page.session.conversation.messages
+
+    @pytest.mark.parametrize("reply", ['[" \\n", "\\u200b", " "]', "[]"])
+    def test_an_answer_that_cannot_be_seen(
+        self, open_app: Opener, stand_in: Callable[..., None], qtbot: QtBot, reply: str
+    ) -> None:
+        stand_in(reply=reply)
+        headrace = open_app(start_engine_at_launch=True)
+        ready(headrace, qtbot)
+        headrace.window.open_page(window.CHAT)
+        self.type_and_send(headrace, qtbot, "hi")
+        view = self.done(headrace, qtbot)
+        wanted = "has no text." if reply == "[]" else "is blank: white space alone."
+        assert view.stand_in == f"The model's answer {wanted}"
+        said = [words.text() for words in view.findChildren(QLabel) if words.isVisible()]
+        assert view.stand_in in said
 
     def test_a_message_waits_for_the_model(
         self, open_app: Opener, stand_in: Callable[..., None], qtbot: QtBot

@@ -116,11 +116,14 @@ class TestSingleInstance:
     def test_a_second_launch_raises_the_first(self, qtbot: QtBot) -> None:
         first = SingleInstance()
         assert first.claim()
-        second = subprocess.Popen([sys.executable, "-m", "app.cli"])
+        second = subprocess.Popen(
+            [sys.executable, "-m", "app.cli"], stdout=subprocess.PIPE, text=True
+        )
         with qtbot.waitSignal(first.raised, timeout=15_000):
             pass
         qtbot.waitUntil(lambda: second.poll() is not None, timeout=10_000)
         assert second.returncode == 0
+        assert "runs already" in second.communicate()[0]
         first.release()
 
     def test_another_home_is_another_instance(

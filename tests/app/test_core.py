@@ -96,6 +96,19 @@ def test_units(text: str, wanted: str) -> None:
     assert text == wanted
 
 
+@pytest.mark.parametrize(
+    ("number", "counted", "times"),
+    [
+        (0, "0 tokens", "0 times"),
+        (1, "1 token", "once"),
+        (2, "2 tokens", "twice"),
+        (12345, "12,345 tokens", "12,345 times"),
+    ],
+)
+def test_counts_in_words(number: int, counted: str, times: str) -> None:
+    assert (units.counted(number, "token"), units.times(number)) == (counted, times)
+
+
 def test_history_keeps_the_newest() -> None:
     history = History(3)
     for value in (5, 1, 2, 3):
@@ -228,9 +241,10 @@ class TestServerRecord:
         assert not self.record().orphaned  # by hand
 
     def test_a_broken_file(self, home: Path) -> None:
-        assert server_record.read() is None
-        (home / "server.json").write_text("{")
-        assert server_record.read() is None
+        assert server_record.running_servers() == []
+        (home / "servers").mkdir()
+        (home / "servers" / "1.json").write_text("{")
+        assert server_record.running_servers() == []
 
     @pytest.mark.parametrize(
         ("host", "url"),

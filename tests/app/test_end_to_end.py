@@ -93,7 +93,7 @@ def test_it_streams_and_each_killed_part_comes_back(
     last = family(headrace.engine.server_pid)
     close_app(headrace, qtbot)
     wait_until(lambda: all_gone(last))
-    assert not server_record.read()
+    assert not server_record.running_servers()
 
 
 def check_chat(headrace: Headrace, qtbot: QtBot) -> None:
@@ -159,9 +159,9 @@ def app_process(tiny_model: Path) -> Iterator[Callable[..., tuple[int, Callable[
         environment = os.environ | {"HEADRACE_DEBUG_OWNER_GRACE": str(grace_s)}
         app = subprocess.Popen([sys.executable, "-m", "app.cli", "--hidden"], env=environment)
         started.append(app)
-        wait_until(lambda: server_record.running_server() is not None, 20)
-        record = server_record.running_server()
-        assert record is not None and record.owner_pid == app.pid
+        wait_until(lambda: bool(server_record.running_servers()), 20)
+        (record,) = server_record.running_servers()
+        assert record.owner_pid == app.pid
 
         def kill() -> None:
             app.kill()
@@ -173,7 +173,7 @@ def app_process(tiny_model: Path) -> Iterator[Callable[..., tuple[int, Callable[
     for app in started:
         app.kill()
         app.wait()
-    if (record := server_record.running_server()) is not None:
+    for record in server_record.running_servers():
         server_record.end_process(record)
 
 
@@ -190,7 +190,7 @@ def test_a_server_outlives_a_killed_app_and_is_adopted(
     ready(headrace, qtbot)
     assert headrace.engine.server_pid == pid
     assert headrace.engine.view.adopted
-    qtbot.waitUntil(lambda: server_record.read().owner_pid == os.getpid())  # type: ignore[union-attr]
+    qtbot.waitUntil(lambda: server_record.running_servers()[0].owner_pid == os.getpid())
     pids = family(pid)
     close_app(headrace, qtbot)
     wait_until(lambda: all_gone(pids))
@@ -205,15 +205,14 @@ def test_a_server_that_nobody_adopts_ends(
     kill_app()
     assert alive(pid)
     wait_until(lambda: all_gone(pids), 20)
-    assert server_record.read() is None
+    assert not server_record.running_servers()
 
 
 def test_the_app_ends_in_order_on_a_signal(
     app_process: Callable[..., tuple[int, Callable[[], None]]],
 ) -> None:
     pid, _ = app_process()
-    record = server_record.read()
-    assert record is not None and record.owner_pid is not None
+    (record,) = server_record.running_servers()
     pids = [*family(pid), record.owner_pid]
     os.kill(record.owner_pid, signal.SIGTERM)
     wait_until(lambda: all_gone(pids), 20)
@@ -227,8 +226,15 @@ def test_a_taken_port_is_told_at_once(open_app: Opener, tiny_model: Path, qtbot:
         wanted = {**engine_settings(tiny_model), "port": port}
         headrace = open_app(start_engine_at_launch=True, **wanted)
         qtbot.waitUntil(lambda: headrace.engine.view.phase is Phase.GAVE_UP, timeout=20_000)
-    assert str(port) in headrace.engine.view.reason
-    assert headrace.engine.view.crashes == 0
+        view = headrace.engine.view
+        assert str(port) in view.reason and view.crashes == 0
+        assert "“Port” in Settings" in view.hint and "--" not in view.hint
+        page = headrace.window.settings
+        page.port.setValue(0)
+        assert page.apply.text() == "Apply and start engine"
+        page.apply.click()
+        ready(headrace, qtbot)
+        assert headrace.window.dashboard.banner.isHidden()
 
 
 def test_a_server_started_by_hand_is_used_and_left(
@@ -241,7 +247,7 @@ def test_a_server_started_by_hand_is_used_and_left(
         stderr=subprocess.DEVNULL,
     )
     try:
-        wait_until(lambda: server_record.running_server() is not None, 20)
+        wait_until(lambda: bool(server_record.running_servers()), 20)
         headrace = open_app(start_engine_at_launch=True)
         qtbot.waitUntil(lambda: headrace.engine.view.health is not None, timeout=10_000)
         assert headrace.engine.server_pid == by_hand.pid

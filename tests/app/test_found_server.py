@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-from PySide6.QtWidgets import QLineEdit
+from PySide6.QtWidgets import QLabel, QLineEdit, QWidget
 from pytestqt.qtbot import QtBot
 
 import engine
@@ -15,6 +15,7 @@ from app.core.conversation import Message
 from app.core.server_record import ServerRecord
 from app.core.supervisor import Phase
 from app.ui.application import Headrace
+from app.ui.window import LOGS, SETTINGS
 from tests.app.conftest import STAND_IN, Opener, alive, close_app, ready, wait_until
 
 Found = Callable[[int], ServerRecord]
@@ -28,10 +29,8 @@ def found(stand_in: Callable[..., None]) -> Iterator[Found]:
     def start(owner: int) -> ServerRecord:
         command = [sys.executable, str(STAND_IN), "serve", "--owner-pid", str(owner)]
         started.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
-        wait_until(lambda: server_record.running_server() is not None, 20)
-        record = server_record.running_server()
-        assert record is not None
-        return record
+        wait_until(lambda: len(server_record.running_servers()) == len(started), 20)
+        return server_record.running_servers()[-1]
 
     yield start
     for process in started:
@@ -60,6 +59,11 @@ def use(open_app: Opener, qtbot: QtBot) -> Headrace:
     return headrace
 
 
+def shown(page: QWidget) -> str:
+    """The words of all labels on a page that can be seen."""
+    return "\n".join(words.text() for words in page.findChildren(QLabel) if words.isVisible())
+
+
 def facts(headrace: Headrace) -> str:
     dashboard = headrace.window.dashboard
     dashboard.show_stats(headrace.engine.stats)
@@ -76,17 +80,86 @@ def test_a_server_whose_owner_lives_is_used_and_left(
     main = headrace.window
     assert not main.dashboard.toggle.isEnabled() and main.dashboard.toggle.toolTip()
     assert not headrace.tray.engine_action.isEnabled()
-    assert "somebody else" in facts(headrace)
+    assert "started outside the app" in facts(headrace)
+    main.open_page(SETTINGS)
+    assert "started outside the app" in shown(main.settings)
+    assert f"{record.url}/v1" in shown(main.settings)
     main.settings.context.setValue(4096)
     assert main.settings.apply.text() == "Apply"
-    assert "Somebody else" in main.settings.pending
     main.settings.apply.click()
     headrace.engine.stop()
     qtbot.wait(500)
     assert headrace.engine.view.phase is Phase.READY
     close_app(headrace, qtbot)
     assert alive(record.pid)
-    assert server_record.read() == record
+    assert server_record.running_servers() == [record]
+
+
+def test_the_logs_page_says_where_a_log_is_not(
+    open_app: Opener, found: Found, nobody: int, qtbot: QtBot
+) -> None:
+    found(0)
+    headrace = use(open_app, qtbot)
+    headrace.window.open_page(LOGS)
+    logs = headrace.window.logs
+    assert "it logs where it was started" in shown(logs)
+    logs.source.setCurrentIndex(1)
+    assert "it logs where it was started" not in shown(logs)
+    assert logs.view.placeholderText() == "Nothing has been logged here yet."
+
+
+def test_of_an_own_engine_nothing_is_said(
+    open_app: Opener, stand_in: Callable[..., None], qtbot: QtBot
+) -> None:
+    headrace = open_app(start_engine_at_launch=True, port=1)
+    ready(headrace, qtbot)
+    endpoint = headrace.engine.endpoint
+    for page in (SETTINGS, LOGS):
+        headrace.window.open_page(page)
+        assert "outside the app" not in shown(headrace.window)
+    headrace.window.open_page(SETTINGS)
+    assert f"{endpoint}/v1" in shown(headrace.window.settings)
+    headrace.window.settings.port.setValue(int(endpoint.rsplit(":", 1)[1]))
+    assert f"{endpoint}/v1" not in shown(headrace.window.settings)
+
+
+def test_an_orphan_is_taken_over_though_others_run(
+    open_app: Opener, found: Found, nobody: int, qtbot: QtBot
+) -> None:
+    """Servers that somebody starts before and after it neither hide it nor are taken for it."""
+    before, orphan, after = found(0), found(nobody), found(0)
+    headrace = use(open_app, qtbot)
+    qtbot.waitUntil(lambda: headrace.engine.view.adopted, timeout=10_000)
+    assert headrace.engine.server_pid == orphan.pid
+    close_app(headrace, qtbot)
+    wait_until(lambda: not alive(orphan.pid))
+    assert server_record.running_servers() == [before, after]
+
+
+def test_of_two_servers_the_one_at_the_port_of_the_settings_is_used(
+    open_app: Opener, found: Found, qtbot: QtBot
+) -> None:
+    _, known = found(0), found(0)
+    headrace = open_app(start_engine_at_launch=True, port=known.port)
+    ready(headrace, qtbot)
+    assert headrace.engine.server_pid == known.pid
+
+
+def test_an_own_server_is_kept_while_another_starts(
+    open_app: Opener, stand_in: Callable[..., None], qtbot: QtBot
+) -> None:
+    headrace = use(open_app, qtbot)
+    own = headrace.engine.server_pid
+    (record,) = server_record.running_servers()
+    command = [sys.executable, str(STAND_IN), "serve"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as by_hand:
+        wait_until(lambda: len(server_record.running_servers()) == 2, 20)
+        qtbot.wait(500)
+        assert headrace.engine.server_pid == own and headrace.engine.endpoint == record.url
+        close_app(headrace, qtbot)
+        wait_until(lambda: not alive(own))
+        assert by_hand.poll() is None
+        by_hand.kill()
 
 
 def test_an_orphan_that_refuses_at_first_is_adopted(
@@ -104,8 +177,7 @@ def test_an_orphan_that_refuses_at_first_is_adopted(
     qtbot.waitUntil(lambda: headrace.engine.view.adopted, timeout=10_000)
     assert headrace.engine.server_pid == record.pid
     assert headrace.window.dashboard.toggle.isEnabled()
-    now = server_record.read()
-    assert now is not None and now.owner_pid == os.getpid()
+    assert [now.owner_pid for now in server_record.running_servers()] == [os.getpid()]
     close_app(headrace, qtbot)
     wait_until(lambda: not alive(record.pid))
 

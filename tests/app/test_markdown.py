@@ -1,5 +1,6 @@
 """What a model writes is shown, never obeyed."""
 
+import html
 from html.parser import HTMLParser
 
 import pytest
@@ -85,6 +86,11 @@ def test_code_stands_apart(markdown: Markdown) -> None:
     assert isinstance(first, Prose) and isinstance(last, Prose) and isinstance(code, Code)
     assert (code.text, code.language) == ("x = '<b>'", "python")
     assert {tag for tag, _ in tags(code.html)} == {"span"}
+
+
+@pytest.mark.parametrize("text", ["[a]: http://b.c", "#", "-", "> ", "&nbsp;", "[](http://a.b)"])
+def test_markup_around_nothing_is_seen_as_it_is(markdown: Markdown, text: str) -> None:
+    assert prose(markdown, text) == f"<p>{html.escape(text)}</p>"
 
 
 def test_an_open_fence_is_code_already(markdown: Markdown) -> None:

@@ -271,6 +271,21 @@ def test_a_model_that_fails_keeps_its_server(supervisor: Supervisor) -> None:
     assert (supervisor.view.reason, supervisor.view.hint) == ("shard 2 is missing", "Fetch it.")
 
 
+def test_a_restart_forgets_what_was_wrong(supervisor: Supervisor) -> None:
+    supervisor.start()
+    error = HealthError(code="model_files", message="shard 2 is missing", hint="Fetch it.")
+    supervisor.health(Health(status="failed", error=error))
+    said = []
+    supervisor.restart()
+    said.append((supervisor.view.reason, supervisor.view.hint))
+    supervisor.exited("gone")
+    assert supervisor.view.phase is Phase.STARTING
+    said.append((supervisor.view.reason, supervisor.view.hint))
+    answer(supervisor, "loading")
+    said.append((supervisor.view.reason, supervisor.view.hint))
+    assert said == [("", "")] * 3
+
+
 def test_a_refusal_is_not_tried_again(supervisor: Supervisor, clock: Clock) -> None:
     supervisor.start()
     assert supervisor.exited("Port 5 is in use.", "Take another.", refused=True) == []

@@ -5,13 +5,14 @@ from collections.abc import Callable
 import pytest
 from PySide6.QtCore import QPoint, QPointF, QSize, Qt
 from PySide6.QtGui import QGuiApplication, QWheelEvent
-from PySide6.QtWidgets import QApplication, QScrollArea, QStackedWidget
+from PySide6.QtWidgets import QApplication, QPushButton, QScrollArea, QStackedWidget
 from pytestqt.qtbot import QtBot
 
 from app.core import launch, settings
 from app.core.settings import Settings
 from app.core.supervisor import EngineView, Phase
 from app.ui import theme, window
+from app.ui.widgets.rail import NavButton
 from engine.messages import Stats
 from tests.app.conftest import Opener, ready
 
@@ -151,6 +152,64 @@ class TestSettingsPage:
             assert main.header.title.text() == name
 
 
+def test_the_dashboard_speaks_of_what_is_so(open_app: Opener) -> None:
+    dashboard = open_app().window.dashboard
+    for restarts, words in (
+        (1, "restarted once"),
+        (2, "restarted twice"),
+        (3, "restarted 3 times"),
+    ):
+        dashboard.show_stats(Stats(runtime_restarts=restarts))
+        assert f"{words} after a crash" in dashboard.facts
+    for phase, words in (
+        (Phase.LOADING, "The model is loading."),
+        (Phase.STARTING, "The model is loading."),
+        (Phase.STOPPED, "No model is loaded."),
+        (Phase.FAILED, "No model is loaded."),
+    ):
+        dashboard.show_view(EngineView(phase=phase), 0)
+        dashboard.show_stats(Stats(state="stopped"))
+        assert (dashboard.vram.note, dashboard.ram.note) == (words, words)
+
+
+def test_a_reason_of_the_settings_leads_there(open_app: Opener) -> None:
+    main = open_app().window
+    (button,) = [b for b in main.dashboard.findChildren(QPushButton) if b.text() == "Open settings"]
+    for hint in ("See the log.", "Take another “Port” in Settings."):
+        main.dashboard.show_view(EngineView(phase=Phase.GAVE_UP, reason="Taken.", hint=hint), 0)
+        assert button.isVisible() == ("Settings" in hint)
+    button.click()
+    assert main.header.title.text() == "Settings"
+
+
+@pytest.mark.parametrize(
+    ("phase", "words", "starts"),
+    [
+        (Phase.GAVE_UP, "Apply and start engine", True),
+        (Phase.BACKING_OFF, "Apply and start engine", True),
+        (Phase.STOPPED, "Apply", False),
+    ],
+)
+def test_apply_starts_an_engine_that_could_not_run(
+    open_app: Opener,
+    stand_in: Callable[..., None],
+    qtbot: QtBot,
+    phase: Phase,
+    words: str,
+    starts: bool,
+) -> None:
+    headrace = open_app()
+    headrace.engine.supervisor.view = EngineView(phase=phase, reason="r")
+    headrace.engine._publish()
+    page = headrace.window.settings
+    page.cache_rate.setValue(37)
+    assert page.apply.text() == words
+    page.apply.click()
+    if starts:
+        ready(headrace, qtbot)
+    assert headrace.engine.supervisor.running == starts
+
+
 def test_stats_of_every_kind_are_shown(open_app: Opener) -> None:
     main = open_app().window
     for stats in (Stats(), Stats(device="cpu", expert_total=8), Stats(expert_slots=4)):
@@ -189,6 +248,18 @@ def test_the_smallest_window_cuts_nothing_off(open_app: Opener, qtbot: QtBot) ->
             if isinstance(area, QScrollArea):
                 needed = area.widget().minimumSizeHint().width()
                 assert needed <= area.viewport().width(), area.accessibleName()
+
+
+def test_a_small_screen_has_room_for_all_of_the_window(open_app: Opener, qtbot: QtBot) -> None:
+    """800 by 600, with a panel and the window's frame; the rail's pages keep their names."""
+    main = open_app().window
+    assert main.minimumWidth() <= 790 and main.minimumHeight() <= 540
+    for width in (main.minimumWidth(), 1200, main.minimumWidth()):
+        main.resize(width, 700)
+        qtbot.wait(20)
+        assert (main.rail.width() < 80) == (width < 920)
+    names = {nav.accessibleName() for nav in main.rail.findChildren(NavButton)}
+    assert names == {name for _, name in window.PAGES}
 
 
 @pytest.mark.parametrize("screen", [(1366, 768), (1280, 800), (3840, 2160)])

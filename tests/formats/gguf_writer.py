@@ -6,7 +6,8 @@ import os
 import struct
 from pathlib import Path
 
-from engine.formats.gguf import MAGIC, TENSOR_TYPES
+from engine.formats.gguf import MAGIC
+from engine.formats.gguf_blocks import TENSOR_TYPES
 
 _STRING, _ARRAY = 8, 9
 
@@ -18,7 +19,7 @@ def write_gguf(
     alignment: int = 32,
 ) -> None:
     """Write metadata and tensors: name -> (type, numpy shape, raw bytes)."""
-    numbers = {name: number for number, (name, _, _) in TENSOR_TYPES.items()}
+    numbers = {kind.name: number for number, kind in TENSOR_TYPES.items()}
 
     def text(value: str) -> bytes:
         raw = value.encode("utf-8")

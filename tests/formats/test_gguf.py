@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.formats.gguf import GgufError, GgufFile, dequantise
+from engine.formats.gguf import GgufFile
+from engine.formats.gguf_blocks import GgufError, dequantise
 from tests.formats.gguf_writer import write_gguf
 
 RNG = np.random.default_rng(7)

@@ -15,7 +15,7 @@ import torch
 from engine.errors import HeadraceError, ModelFilesError, ModelNotFound, UnsupportedModel
 from engine.formats import gguf_parts
 from engine.formats.checkpoint import open_checkpoint
-from engine.formats.gguf import TENSOR_TYPES, Floats
+from engine.formats.gguf_blocks import TENSOR_TYPES, Floats
 from engine.formats.model_files import inspect_model
 from engine.models.families import describe
 from tests.formats.checkpoints import (
@@ -290,7 +290,7 @@ def test_a_truncated_gguf_is_refused(tmp_path: Path) -> None:
 def test_gguf_types_that_are_not_read_are_refused_before_anything_is_placed(
     tmp_path: Path, kind: str
 ) -> None:
-    _, block, size = next(each for each in TENSOR_TYPES.values() if each[0] == kind)
+    _, block, size, _ = next(each for each in TENSOR_TYPES.values() if each.name == kind)
     path = tmp_path / "odd.gguf"
     plain = ("F32", (4,), bytes(16))
     tensors = {"good": plain, "blk.0.ffn_up.weight": (kind, (2, block), bytes(2 * size))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from installers.native import JOBS
 from tests.project.checkout import ROOT
 
 pytestmark = [
@@ -22,8 +24,12 @@ pytestmark = [
 @pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
 def test_the_check_runs_clean(sanitizers: str, tmp_path: Path) -> None:
     source = ROOT / "engine" / "native"
-    configure = ["cmake", "-S", source, "-B", tmp_path, f"-DHEADRACE_SANITIZE={sanitizers}"]
-    for command in (configure, ["cmake", "--build", tmp_path], [tmp_path / "headrace_check"]):
+    jobs = str(min(JOBS, os.cpu_count() or 1))
+    for command in (
+        ["cmake", "-S", str(source), "-B", str(tmp_path), f"-DHEADRACE_SANITIZE={sanitizers}"],
+        ["cmake", "--build", str(tmp_path), "--parallel", jobs],
+        [str(tmp_path / "headrace_check")],
+    ):
         outcome = subprocess.run(command, capture_output=True, text=True, check=False)
         assert outcome.returncode == 0, (outcome.stdout + outcome.stderr)[-4000:]
     assert "portable is in order" in outcome.stdout

@@ -48,6 +48,7 @@ def steps(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         environment.venv_python().touch()
 
     monkeypatch.setattr(environment, "make_venv", make_venv)
+    monkeypatch.setattr(environment, "has_pip", lambda: True)
     monkeypatch.setattr(environment, "reachable", lambda url: False)
     monkeypatch.setattr(environment, "pip", lambda *a, index=None: done.append(f"pip {a[0]}"))
     monkeypatch.setattr(environment, "forget_older_metadata", lambda: None)

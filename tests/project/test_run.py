@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,13 +21,21 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
+# What `dev.py run` does once the set-up is complete, so that a test never installs anything.
+RUN = """
+import sys
+import dev
+dev.setup = lambda: None
+dev.venv_python = lambda: sys.executable
+dev.window_problem = lambda: "No window is wanted here."
+sys.exit(dev.main(["run", *sys.argv[1:]]))
+"""
+
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    # What `dev.py run` does once the set-up is complete, so that a test never installs anything.
-    code = "import dev, sys; dev.venv_python = lambda: sys.executable; dev.serve(sys.argv[1:])"
     program = subprocess.Popen(
-        [sys.executable, "-c", code, "--port", "0"],
+        [sys.executable, "-c", RUN, "--port", "0"],
         cwd=ROOT,
         env=os.environ | {"HEADRACE_HOME": str(tmp_path)},
         stdout=subprocess.PIPE,
@@ -59,9 +68,27 @@ def test_it_answers_and_ends_with_everything_it_started(
     assert "/v1/chat/completions" in text, text
     answer = text.split("\n> ")[1].split("\n", 1)[1].removesuffix("Ctrl-C ends Headrace.\n")
     assert answer.strip(), text
+    assert re.search(r"The model answers \d+\.\d s after the start", text), text
+    assert " INFO " not in text, text
     started = psutil.Process(running.pid).children(recursive=True)
     assert started
     running.send_signal(number)
     assert running.wait(timeout=30) == 0
     _, alive = psutil.wait_procs(started, timeout=5)
     assert alive == []
+
+
+def test_a_model_that_does_not_load_is_told_once(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, "--port", "0", "--model", str(tmp_path)],
+        cwd=ROOT,
+        env=os.environ | {"HEADRACE_HOME": str(tmp_path / "home")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stdout
+    assert done.stdout.count("holds no weights") == 1, done.stdout
+    assert done.stdout.endswith("dev.py: The model did not load; the line above says why.\n")

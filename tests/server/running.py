@@ -15,6 +15,8 @@ from typing import Any
 import httpx2 as httpx
 import psutil
 
+Constants = dict[str, dict[str, float]]
+
 START_S = 60.0
 """The runtime imports torch; on two slow cores beside other suites that takes its time."""
 
@@ -31,9 +33,20 @@ def wait_for(condition: Callable[[], Any], seconds: float, what: str) -> Any:
         time.sleep(0.02)
 
 
-def headrace(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+def headrace(
+    *arguments: str, constants: Constants | None = None, **environment: str
+) -> subprocess.Popen[str]:
+    """The command, in which constants of modules may have other values: shorter times, say."""
+    start = ["-m", "engine.cli"]
+    if constants:
+        code = (
+            "import importlib, json, sys\nfor name, values in json.loads(sys.argv.pop(1)).items():"
+        )
+        code += "\n    vars(importlib.import_module(name)).update(values)"
+        code += "\nfrom engine.cli import main\nsys.exit(main())"
+        start = ["-c", code, json.dumps(constants)]
     return subprocess.Popen(
-        [sys.executable, "-m", "engine.cli", *arguments],
+        [sys.executable, *start, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -55,9 +68,14 @@ class Server:
     def port(self) -> int:
         return int(self.url.rsplit(":", 1)[1])
 
+    def file(self, kind: str) -> Path:
+        """Its record (`json`) or its control token (`token`)."""
+        (found,) = (self.home / "servers").glob(f"*.{kind}")
+        return found
+
     @property
     def token(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {(self.home / 'control-token').read_text()}"}
+        return {"Authorization": f"Bearer {self.file('token').read_text()}"}
 
     def health(self) -> dict[str, Any]:
         return dict(self.http.get("/health").json())
@@ -88,10 +106,17 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(model: Path | str, home: Path, *options: str, ready: bool = True) -> Iterator[Server]:
+def running(
+    model: Path | str,
+    home: Path,
+    *options: str,
+    ready: bool = True,
+    constants: Constants | None = None,
+) -> Iterator[Server]:
     """A server on a free port; afterwards neither it nor any child of it may be left."""
     process = headrace(
         *("serve", "--model", str(model), "--port", "0", "--threads", "1", *options),
+        constants=constants,
         HEADRACE_HOME=str(home),
     )
     family: list[psutil.Process] = []
@@ -113,8 +138,7 @@ def running(model: Path | str, home: Path, *options: str, ready: bool = True) ->
             process.kill()
         process.communicate()
     assert_gone(family)
-    assert not (home / "server.json").exists()
-    assert not (home / "control-token").exists()
+    assert not list((home / "servers").iterdir())
 
 
 def assert_gone(family: list[psutil.Process], seconds: float = 5.0) -> None:

@@ -25,6 +25,8 @@ from engine.messages import (
     Progress,
     Ready,
     Sampled,
+    Stats,
+    StatsReport,
     StepStarted,
     Submit,
     body_length,
@@ -69,6 +71,9 @@ def main(script: str, memory: Path) -> None:
     if script == "short-of-memory" and lives in (1, 2, 3):
         say(Fatal(error=OutOfMemory("needs 9 bytes, has 4").record()))
         raise SystemExit(1)
+    if script == "logs":
+        lines = "a stray line\nWARNING too warm\nERROR too hot\nTraceback of it\nINFO well again"
+        print(lines, file=sys.stderr, flush=True)
     if script == "late-ready":
         time.sleep(0.5)
     say(READY)
@@ -94,6 +99,8 @@ def main(script: str, memory: Path) -> None:
 
 def run(script: str, submit: Submit) -> None:
     number = submit.request
+    if script == "silent":
+        return
     say(Admitted(request=number, prompt_tokens=len(submit.tokens)))
     match script:
         case "waits":
@@ -110,7 +117,8 @@ def run(script: str, submit: Submit) -> None:
             counts = {"prompt_tokens": len(submit.tokens), "completion_tokens": len(submit.tokens)}
             say(Finished(request=number, reason="length", **counts))
         case "dies" | "short-of-memory":
-            say(Sampled(request=number, token=5))
+            counted = Stats(requests_finished=2, decode_tokens=30, kv_tokens_used=16)
+            say(StatsReport(stats=counted), Sampled(request=number, token=5))
             os.abort()
         case "babbles":
             sys.stdout.buffer.write(b"\xff" * 64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.server.running import START_S, headrace
+from tests.server.tiny_model import CONTEXT
 
 
 def run(*arguments: str, typed: str = "") -> tuple[int, str, str]:
@@ -115,6 +117,16 @@ def test_a_prompt_that_is_too_long_is_one_sentence(tiny_model: Path) -> None:
     code, out, err = run(*arguments, "--context", "64", "--prompt", "word " * 200)
     assert code == 1 and out == ""
     assert err.startswith("error: This model's maximum context length is 64") and "hint: " in err
+    assert "larger --context" in err and str(CONTEXT) in err
+
+
+def test_why_a_model_does_not_load_is_told_once(tiny_model: Path, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(tiny_model, tmp_path / "broken"))
+    (model / "model.safetensors").unlink()
+    code, out, err = run("chat", "--model", str(model), "--device", "cpu", "--prompt", "hi")
+    assert (code, out) == (1, "")
+    first, second = err.splitlines()
+    assert first.startswith(f"error: {model} holds no weights") and second.startswith("hint: ")
 
 
 def test_the_server_and_its_verbs_import_no_torch() -> None:

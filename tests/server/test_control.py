@@ -41,13 +41,13 @@ def test_residency(server: Server) -> None:
     assert set(answer) == {"experts", "generation", "layers"}
 
 
-def test_the_state_file_says_what_runs(server: Server) -> None:
-    state = json.loads((server.home / "server.json").read_text())
+def test_the_record_says_what_runs(server: Server) -> None:
+    state = json.loads(server.file("json").read_text())
     process = psutil.Process(server.process.pid)
     assert (state["pid"], state["started"]) == (process.pid, process.create_time())
     assert state["argv"] == process.cmdline()
     assert (state["host"], state["port"]) == ("127.0.0.1", server.port)
-    assert Path(state["control_token_file"]) == server.home / "control-token"
+    assert Path(state["control_token_file"]) == server.file("token")
 
 
 def test_while_the_model_loads_requests_get_progress(tiny_model: Path, tmp_path: Path) -> None:

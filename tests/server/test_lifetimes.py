@@ -125,7 +125,7 @@ def test_a_server_outlives_its_owner_for_the_time_of_grace(mortal: Server) -> No
             refused = adopt(mortal, 2**22 + 1)
             assert refused.status_code == 400 and refused.json()["error"]["param"] == "pid"
             assert adopt(mortal, second.pid).json() == {"owner_pid": second.pid}
-        state = json.loads((mortal.home / "server.json").read_text())
+        state = json.loads(mortal.file("json").read_text())
         assert state["owner_pid"] == second.pid
         time.sleep(1.4)
         assert mortal.health()["status"] == "ready"
@@ -183,8 +183,8 @@ def test_a_killed_server_takes_its_runtime_along(tiny_model: Path, tmp_path: Pat
         server.process.send_signal(signal.SIGKILL)
         server.process.wait(5)
         assert_gone(family, 10)
-        stale = json.loads((tmp_path / "server.json").read_text())
+        stale = json.loads(server.file("json").read_text())
         assert not psutil.pid_exists(stale["pid"])
         # So that `running` finds the clean end that it checks for.
-        (tmp_path / "server.json").unlink()
-        (tmp_path / "control-token").unlink()
+        server.file("json").unlink()
+        server.file("token").unlink()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -24,30 +25,48 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def files(home: Path) -> list[str]:
-    return sorted(path.name for path in home.iterdir())
+    return sorted(path.name for path in (home / "servers").iterdir())
+
+
+def record(home: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((home / "servers" / f"{os.getpid()}.json").read_text())
+    return found
 
 
 def test_files_come_and_go(home: Path) -> None:
-    (home / "server.json").write_text("{ left behind by a crash")
     ownership = Ownership(host="127.0.0.1", port=1)
     ownership.publish()
-    assert files(home) == ["control-token", "server.json"]
-    assert json.loads((home / "server.json").read_text())["pid"] == os.getpid()
-    assert (home / "control-token").read_text() == ownership.token
+    assert files(home) == [f"{os.getpid()}.json", f"{os.getpid()}.token"]
+    assert record(home)["pid"] == os.getpid()
+    assert (home / "servers" / f"{os.getpid()}.token").read_text() == ownership.token
     ownership.withdraw()
     assert files(home) == []
     ownership.withdraw()
 
 
-@pytest.mark.parametrize("state", ['{"pid": 1, "started": 2}', "[]", "", "{"])
-def test_files_of_a_later_server_stay(home: Path, state: str) -> None:
+@pytest.mark.parametrize("started", [0.0, None])
+def test_files_of_running_servers_stay_and_those_of_killed_ones_go(
+    home: Path, started: float | None
+) -> None:
+    """Killed are: a process that is gone, and one whose pid another process (this one) has now."""
     ownership = Ownership(host="127.0.0.1", port=1)
     ownership.publish()
-    (home / "server.json").write_text(state)
-    (home / "control-token").write_text("later")
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    killed = record(home) | {"pid": gone.pid}
+    if started is not None:
+        killed = record(home) | {"started": started, "started_since_boot": 1e9}
+    folder = home / "servers"
+    (folder / "another.json").write_text(json.dumps(record(home) | {"port": 2}))
+    (folder / "another.token").write_text("another's")
+    (folder / "killed.json").write_text(json.dumps(killed))
+    (folder / "killed.token").write_text("its token")
+    (folder / "damaged.json").write_text("{")
+    ownership.publish()
+    kept = ["another.json", "another.token"]
+    assert files(home) == sorted([f"{os.getpid()}.json", f"{os.getpid()}.token", *kept])
     ownership.withdraw()
-    assert (home / "server.json").read_text() == state
-    assert (home / "control-token").read_text() == "later"
+    assert files(home) == kept
 
 
 def test_tokens_differ_from_run_to_run() -> None:
@@ -64,7 +83,7 @@ def test_only_a_running_process_can_own(home: Path) -> None:
         with pytest.raises(InvalidRequest, match=f"no process {pid}"):
             ownership.adopt(pid)
     ownership.adopt(os.getppid())
-    assert json.loads((home / "server.json").read_text())["owner_pid"] == os.getppid()
+    assert record(home)["owner_pid"] == os.getppid()
 
 
 def test_a_process_is_known_again_by_its_start(monkeypatch: pytest.MonkeyPatch) -> None:

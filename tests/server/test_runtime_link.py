@@ -6,21 +6,25 @@ import asyncio
 import logging
 import os
 import re
+import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
 import psutil
 import pytest
+from starlette.types import Message
 
 from engine.chat.tokenizer import Tokenizer
 from engine.errors import HeadraceError, ModelFilesError, RuntimeUnavailable
 from engine.messages import Admitted, Finished, RequestFailed, Sampled, Sampling, Submit
 from engine.options import EngineOptions
 from engine.server import runtime_link, runtime_process
-from engine.server.generation import Generation, collect, generate
+from engine.server.generation import Generation, collect, generate, opened
+from engine.server.http import EventStream
+from engine.server.runtime_end import runtime_end
 from engine.server.runtime_link import RequestStream, RuntimeLink
 from tests.chat.vocabularies import byte_level
 
@@ -94,6 +98,130 @@ def test_a_runtime_that_dies_fails_its_requests_and_comes_back() -> None:
             await link.submit(SUBMIT)
         await link.wait_loaded()
         assert link.restarts == 1 and "SIGABRT" in link.stats("m").last_error
+
+    with_link("dies", use)
+
+
+@posix
+@pytest.mark.parametrize(
+    ("number", "words", "cause"),
+    [
+        (signal.SIGSEGV, "memory that is not its own", "native code"),
+        (signal.SIGILL, "does not know an instruction", "newer CPU"),
+        (signal.SIGBUS, "mapped file", "model"),
+        (signal.SIGABRT, "gave up", "native code"),
+        (signal.SIGKILL, "killed from outside", "memory ran out"),
+        (signal.SIGTERM, "told to end", "Headrace did not"),
+        (signal.SIGUSR1, "ended by a signal", ""),
+    ],
+)
+def test_a_crash_is_told_in_words(
+    number: signal.Signals,
+    words: str,
+    cause: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
+
+    async def use(link: RuntimeLink) -> None:
+        stream = await begun(link)
+        os.kill(link.stats("m").runtime_pid, number)
+        error = (await failure(stream)).error
+        assert words in error.message and f"({number.name})" in error.message
+        assert "took Submit" not in error.message  # its last line, which explains nothing
+        assert cause in error.hint and str(tmp_path / "logs" / "runtime-crash.log") in error.hint
+        await link.wait_loaded()
+
+    with_link("waits", use)
+    kept = (tmp_path / "logs" / "runtime-crash.log").read_text()
+    assert number.name in kept.splitlines()[0] and "took Submit" in kept
+    assert number.name in caplog.text
+
+
+def test_a_log_that_cannot_be_kept_is_not_pointed_to(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "logs").write_text("a file where the folder should be")
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
+
+    async def use(link: RuntimeLink) -> None:
+        assert "runtime-crash.log" not in (await failure(await begun(link))).error.hint
+        await link.wait_loaded()
+
+    with_link("dies", use)
+    assert "were not kept" in caplog.text
+
+
+def test_what_windows_says_of_a_crash() -> None:
+    end = runtime_end(0xC0000005, "last line", platform="win32")
+    assert end.reason == "it reached for memory that is not its own (status 0xC0000005)"
+    assert runtime_end(3, "last line", platform="win32").reason.endswith("it last said: last line")
+
+
+def test_the_runtimes_log_keeps_its_levels(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def use(link: RuntimeLink) -> None:
+        await link.wait_loaded()
+
+    with_link("logs", use)
+    told = [(r.levelname, r.message) for r in caplog.records if r.name == "headrace.runtime"]
+    assert told[:5] == [
+        ("INFO", "a stray line"),
+        ("WARNING", "too warm"),
+        ("ERROR", "too hot"),
+        ("ERROR", "Traceback of it"),
+        ("INFO", "well again"),
+    ]
+
+
+def test_a_hang_up_before_the_first_event_of_a_stream_cancels(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Such as of a request that waits for its turn; nobody has begun to read its frames."""
+    caplog.set_level(logging.INFO)
+    tokenizer = Tokenizer(byte_level(), Path("x"))
+    generation = Generation([1], max_tokens=9, sampling=Sampling(), stop_tokens=())
+
+    async def use(link: RuntimeLink) -> None:
+        await link.wait_loaded()
+        source = await opened(generate(link, tokenizer, generation), patience_s=0.1)
+
+        async def frames() -> AsyncIterator[bytes]:
+            yield b"opening"
+            async for _ in source:
+                yield b"event"
+
+        async def hung_up() -> Message:
+            return {"type": "http.disconnect"}
+
+        async def nobody(message: Message) -> None:
+            pass
+
+        await EventStream(frames(), source=source)({"method": "POST"}, hung_up, nobody)
+        while link.live_requests:
+            await asyncio.sleep(0.01)
+
+    with_link("silent", use)
+    assert caplog.text.count("took Cancel(request=1)") == 1
+
+
+def test_counters_go_on_over_restarts() -> None:
+    async def use(link: RuntimeLink) -> None:
+        assert link.stats("m").runtime_restarted_at == 0
+        began = time.time()
+        for life in (1, 2, 3):
+            await failure(await begun(link))
+            await link.wait_loaded()
+            stats = link.stats("m")
+            assert (stats.requests_finished, stats.decode_tokens) == (2 * life, 30 * life)
+            assert stats.runtime_restarts == life
+            assert began <= stats.runtime_restarted_at <= time.time()
+            began = stats.runtime_restarted_at
+            assert stats.requests_failed == life  # the request that died with it
+            assert stats.kv_tokens_used == 0  # no counter: the new runtime has its own
 
     with_link("dies", use)
 

@@ -30,9 +30,9 @@ def guarded(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def test_a_key_on_the_command_line_is_not_written_down(guarded: Server) -> None:
-    text = (guarded.home / "server.json").read_text(encoding="utf-8")
+    text = guarded.file("json").read_text(encoding="utf-8")
     assert "sésame" not in json.loads(text)["argv"] and "\\u" not in text
-    record = server_record.read(guarded.home / "server.json")
+    record = server_record.read(guarded.file("json"))
     assert record is not None and "***" in record.argv
     assert server_record.is_running(record)
 
@@ -183,5 +183,5 @@ def test_changes_want_the_control_token(server: Server) -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes; the folder is the user's")
 def test_the_files_are_only_the_users(server: Server) -> None:
-    for name in ("server.json", "control-token"):
-        assert stat.S_IMODE((server.home / name).stat().st_mode) == 0o600
+    for kind in ("json", "token"):
+        assert stat.S_IMODE(server.file(kind).stat().st_mode) == 0o600

@@ -8,6 +8,7 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtWidgets import QFrame, QGridLayout, QProgressBar, QScrollArea, QVBoxLayout, QWidget
 
 from app.core import health, memory_view, units
+from app.core.advice import names_settings
 from app.core.history import History
 from app.core.settings import Settings
 from app.core.supervisor import EngineView, Phase
@@ -31,8 +32,11 @@ _HEADLINES = {
     Phase.GAVE_UP: "The engine cannot run",
     Phase.FAILED: "The model could not be loaded",
     Phase.SILENT: "The engine does not respond",
+    Phase.RESTARTING: "Restarting the engine",
 }
-_NOT_OURS = "Somebody else started this engine: Headrace uses it and leaves it alone."
+_NOT_OURS = "This engine was started outside the app, which uses it and leaves it alone."
+_LOADING = (Phase.STARTING, Phase.LOADING, Phase.RESTARTING)
+_DEVICES = {"cpu": "CPU", "sim": "simulated GPU", "cuda": "NVIDIA GPU", "auto": "automatic"}
 _STARTABLE = (Phase.STOPPED, Phase.GAVE_UP, Phase.BACKING_OFF)
 
 
@@ -41,6 +45,7 @@ class DashboardPage(QScrollArea):
     stop_asked = Signal()
     restart_asked = Signal()
     log_asked = Signal()
+    settings_asked = Signal()
     dismissed = Signal()
 
     def __init__(self) -> None:
@@ -53,6 +58,8 @@ class DashboardPage(QScrollArea):
         self._speed = History(HISTORY_SAMPLES)
         self.banner = Banner()
         self._again = self.banner.add_button("Try again")
+        self._to_settings = self.banner.add_button("Open settings")
+        self._to_settings.clicked.connect(self.settings_asked)
         self.banner.add_button("Show log").clicked.connect(self.log_asked)
         self._again.clicked.connect(self._try_again)
         self.channel = ChannelCard()
@@ -83,7 +90,7 @@ class DashboardPage(QScrollArea):
         self._view = view
         self._show_problem(view, seconds_to_retry)
         health_record = view.health
-        loading = view.phase in (Phase.LOADING, Phase.STARTING, Phase.RESTARTING)
+        loading = view.phase in _LOADING
         self._progress.setVisible(loading)
         self._doing.setVisible(loading)
         if health_record is not None and health_record.total > 0:
@@ -100,7 +107,6 @@ class DashboardPage(QScrollArea):
         self.toggle.setText("Start engine" if startable else "Stop engine")
         self.toggle.setEnabled(view.phase is not Phase.STOPPING and (startable or view.ours))
         self.toggle.setToolTip("" if startable or view.ours else _NOT_OURS)
-        self._again.setVisible(startable or view.ours or view.phase is Phase.READY)
         restyle(self.toggle, primary=startable)
         if view.phase is not Phase.READY:
             self._speed.clear()
@@ -109,7 +115,7 @@ class DashboardPage(QScrollArea):
 
     def show_plan(self, settings: Settings) -> None:
         """What the engine would be started with."""
-        self._plan = f"{Path(settings.model).name}  ·  device {settings.device}"
+        self._plan = f"{Path(settings.model).name}  ·  device: {_DEVICES[settings.device]}"
 
     def show_stats(self, stats: Stats) -> None:
         if self._view.phase not in _HEADLINES:
@@ -124,10 +130,14 @@ class DashboardPage(QScrollArea):
         self._peak.show_value(units.speed(self._speed.highest) if self._speed.highest else "–")
         self._show_time(self._ttft, stats.ttft_s)
         self._show_time(self._ttft_worst, stats.ttft_worst_s)
-        self._running.show_value(units.count(stats.requests_running))
-        self._waiting.show_value(units.count(stats.requests_waiting))
-        self._finished.show_value(units.count(stats.requests_finished))
-        self._failed.show_value(units.count(stats.requests_failed))
+        known = stats.state != "stopped"
+        for figure, number in (
+            (self._running, stats.requests_running),
+            (self._waiting, stats.requests_waiting),
+            (self._finished, stats.requests_finished),
+            (self._failed, stats.requests_failed),
+        ):
+            figure.show_value(units.count(number) if known else "–")
         self.channel.show_stats(stats, ready=ready)
         self._show_memory(stats)
 
@@ -172,8 +182,8 @@ class DashboardPage(QScrollArea):
         speed.body.addLayout(inside)
 
         requests = Card("REQUESTS")
-        self._ttft = Figure("First token, last")
-        self._ttft_worst = Figure("First token, worst")
+        self._ttft = Figure("Time to first token")
+        self._ttft_worst = Figure("Longest so far")
         self._running, self._waiting = Figure("Running"), Figure("Waiting")
         self._finished, self._failed = Figure("Finished"), Figure("Failed")
         grid = QGridLayout()
@@ -212,23 +222,27 @@ class DashboardPage(QScrollArea):
         return card
 
     def _show_memory(self, stats: Stats) -> None:
-        note = "No memory is in use: the engine is not running."
-        if stats.device == "cpu":
-            note = "Not in use: this device computes in host memory."
+        loading = self._view.phase in _LOADING
+        nothing = "The model is loading." if loading else "No model is loaded."
+        on_cpu = "Not in use: this device computes in host memory."
         self.vram.rename(memory_view.device_memory_name(stats))
-        self.vram.show_owners(memory_view.device_memory(stats), stats.vram_total_bytes, note)
-        self.ram.show_owners(
-            memory_view.host_memory(stats), stats.ram_total_bytes, "The engine is not running."
+        self.vram.show_owners(
+            memory_view.device_memory(stats),
+            stats.vram_total_bytes,
+            on_cpu if stats.device == "cpu" else nothing,
         )
+        self.ram.show_owners(memory_view.host_memory(stats), stats.ram_total_bytes, nothing)
 
     def _show_problem(self, view: EngineView, seconds_to_retry: float) -> None:
         if view.phase is Phase.BACKING_OFF:
-            hint = f"Starting again in {max(1, round(seconds_to_retry))} s (crash {view.crashes})."
+            hint = f"It starts again in {max(1, round(seconds_to_retry))} s."
+            if view.crashes > 1:
+                hint += f" It has crashed {units.times(view.crashes)} in a row."
             self.banner.show_problem(view.reason, hint)
         elif view.phase is Phase.GAVE_UP:
             hint = view.hint
             if view.crashes > 1:
-                hint = f"It crashed {view.crashes} times in a row. The log says more."
+                hint = f"It has crashed {units.times(view.crashes)} in a row. The log says more."
             self.banner.show_problem(view.reason, hint)
         elif view.phase is Phase.SILENT:
             self.banner.show_problem(
@@ -240,10 +254,16 @@ class DashboardPage(QScrollArea):
             self.banner.show_problem(view.reason, _NOT_OURS)
         elif view.phase is Phase.READY:
             self.banner.show_problem(view.reason, "The engine runs again.")
+        elif view.phase in _LOADING:
+            self.banner.show_problem(view.reason, "The engine is starting again.")
         else:
             self.banner.show_problem(view.reason, view.hint)
         words = {Phase.BACKING_OFF: "Start now", Phase.READY: "Dismiss"}
         self._again.setText(words.get(view.phase, "Try again"))
+        dismissable = view.phase is Phase.READY
+        may_try = view.ours and view.phase not in _LOADING
+        self._again.setVisible(dismissable or view.phase in _STARTABLE or may_try)
+        self._to_settings.setVisible(names_settings(f"{view.reason} {view.hint}"))
 
     def _show_time(self, figure: Figure, seconds: float) -> None:
         figure.show_value(*split_unit(units.duration(seconds)) if seconds > 0 else ("–", ""))
@@ -259,15 +279,17 @@ class DashboardPage(QScrollArea):
 
 
 def _facts(stats: Stats, view: EngineView) -> str:
-    parts = [stats.device, stats.dtype, stats.family] if view.phase is Phase.READY else []
-    if view.phase is Phase.READY and stats.server_uptime_s:
-        parts.append(f"up {units.uptime(stats.server_uptime_s)}")
+    parts = []
+    if view.phase is Phase.READY:
+        parts += [_DEVICES.get(stats.device, stats.device), stats.dtype, stats.family]
+        if stats.server_uptime_s:
+            parts.append(f"up {units.uptime(stats.server_uptime_s)}")
     if stats.runtime_restarts:
-        parts.append(f"runtime restarted {stats.runtime_restarts} times")
+        parts.append(f"restarted {units.times(stats.runtime_restarts)} after a crash")
     if view.adopting:
         parts.append("being taken over from an earlier session")
     elif not view.ours:
-        parts.append("started by somebody else: Headrace leaves it alone")
+        parts.append("started outside the app, which leaves it alone")
     elif view.adopted:
         parts.append("taken over from an earlier session")
     if view.other_version:

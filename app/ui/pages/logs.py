@@ -8,13 +8,19 @@ from PySide6.QtCore import QTimer, QUrl
 from PySide6.QtGui import QDesktopServices, QGuiApplication, QHideEvent, QShowEvent
 from PySide6.QtWidgets import QCheckBox, QComboBox, QLineEdit, QPlainTextEdit, QWidget
 
-from app.core import launch
+from app.core import launch, units
 from app.core.log_file import LogTail
 from app.ui import theme
 from app.ui.widgets.basics import button, column, label, row
 from engine import paths
 
 KEPT_LINES = 5_000
+_ENGINE = 0
+"""The first of the logs to choose from."""
+_ELSEWHERE = (
+    "The engine that runs now was started outside the app: it logs where it was started. "
+    "Lines here are of engines that the app has started."
+)
 _LOOK_MS = 500
 
 
@@ -35,7 +41,10 @@ class LogsPage(QWidget):
         self._timer.setInterval(_LOOK_MS)
         self._timer.timeout.connect(self.refresh)
         self._status = label("", "hint")
+        self._elsewhere = False
+        self._note = label(_ELSEWHERE, "muted", wrap=True)
         self._make_layout()
+        self._show_status()
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
@@ -45,6 +54,11 @@ class LogsPage(QWidget):
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
         self._timer.stop()
+
+    def show_elsewhere(self, elsewhere: bool) -> None:
+        """Whether the engine of now writes its log to another place."""
+        self._elsewhere = elsewhere
+        self._show_status()
 
     def refresh(self) -> None:
         """Take in what was written since the last time."""
@@ -85,6 +99,7 @@ class LogsPage(QWidget):
         body = column(12)
         body.setContentsMargins(24, 20, 24, 16)
         body.addLayout(top)
+        body.addWidget(self._note)
         body.addWidget(self.view, 1)
         body.addWidget(self._status)
         self.setLayout(body)
@@ -112,10 +127,15 @@ class LogsPage(QWidget):
         bar.setValue(bar.maximum() if self.follow.isChecked() else place)
 
     def _show_status(self) -> None:
-        shown = self.view.blockCount() if self.view.toPlainText() else 0
-        kind = "matching line" if self.filter.text() else "line"
-        words = f"{shown:,} {kind}{'' if shown == 1 else 's'}"
+        shown = 0 if self.view.document().isEmpty() else self.view.blockCount()
+        words = units.counted(shown, "matching line" if self.filter.text() else "line")
         self._status.setText(f"{words}   ·   {self._tail.path}")
+        self._note.setVisible(self._elsewhere and self.source.currentIndex() == _ENGINE)
+        if self._lines:
+            nothing = f"No line contains “{self.filter.text()}”."
+        else:
+            nothing = "Nothing has been logged here yet."
+        self.view.setPlaceholderText(nothing)
 
     def _copy(self) -> None:
         """The selection, or all that is shown."""

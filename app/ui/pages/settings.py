@@ -20,22 +20,39 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.core.settings import ENGINE_FIELDS, Settings, model_path, needs_restart, problems
+from app.core.settings import (
+    ENGINE_FIELDS,
+    LABELS,
+    Settings,
+    model_path,
+    needs_restart,
+    problems,
+)
+from app.core.supervisor import RUNNING, EngineView, Phase
 from app.ui.settings_store import SettingsStore
 from app.ui.widgets.basics import Card, button, column, label, restyle, row
 from app.ui.widgets.setting_row import SettingRow
 
 _DEVICES = (
     ("auto", "Automatic: the GPU where there is one"),
-    ("cpu", "CPU: experts are computed in host memory"),
-    ("sim", "Simulated GPU: a CPU with an expert cache"),
+    ("cpu", "CPU: experts stay in host memory"),
+    ("sim", "Simulated GPU: CPU with expert cache"),
     ("cuda", "NVIDIA GPU"),
+)
+_NOT_OURS = (
+    "The engine that runs now was started outside the app and keeps its own settings. "
+    "These are for the next one that the app starts."
 )
 _CLOSE = (
     ("ask", "Ask"),
     ("hide", "Keep running in the tray"),
     ("quit", "Quit and stop the engine"),
 )
+_APP_LABELS = {
+    "start_engine_at_launch": "At launch",
+    "on_close": "Closing the window",
+    "theme": "Theme",
+}
 _THEMES = (("system", "Like the system"), ("light", "Light"), ("dark", "Dark"))
 
 
@@ -48,7 +65,7 @@ class SettingsPage(QWidget):
         self.setObjectName("page")
         self.setAccessibleName("Settings")
         self._store = store
-        self._running, self._ours = False, True
+        self._view, self._endpoint = EngineView(), ""
         self._rows: dict[str, SettingRow] = {}
         self._make_fields()
         self._make_layout()
@@ -57,9 +74,10 @@ class SettingsPage(QWidget):
         store.changed.connect(self._settings_changed)
         self._edited()
 
-    def set_engine(self, *, running: bool, ours: bool) -> None:
-        """Whether an engine runs now, and whether it is the app's to restart."""
-        self._running, self._ours = running, ours
+    def show_engine(self, view: EngineView, endpoint: str) -> None:
+        """What runs now, and at what base address; empty where none is known."""
+        self._view, self._endpoint = view, endpoint
+        self._not_ours.setVisible(view.phase in RUNNING and not view.ours)
         self._edited()
 
     @property
@@ -135,18 +153,19 @@ class SettingsPage(QWidget):
 
     def _make_engine_card(self) -> Card:
         card = Card("ENGINE")
+        self._not_ours = label(_NOT_OURS, "muted", wrap=True)
+        card.body.addWidget(self._not_ours)
         folder, file = button("Folder…"), button("File…")
         folder.setAccessibleName("Choose a model folder")
         file.setAccessibleName("Choose a GGUF file")
         folder.clicked.connect(self._choose_folder)
         file.clicked.connect(self._choose_file)
-        self._add(card, "model", "Model", "A model folder, a GGUF file, or “demo”.", self.model)
+        self._add(card, "model", "A model folder, a GGUF file, or “demo”.", self.model)
         self._rows["model"].add(folder, file)
-        self._add(card, "device", "Device", "Where the model computes.", self.device)
+        self._add(card, "device", "Where the model computes.", self.device)
         self._add(
             card,
             "moe_cache_rate",
-            "Expert cache",
             "Share of the experts with a slot in VRAM. Less leaves room for long contexts.",
             self.cache_rate,
         )
@@ -154,26 +173,24 @@ class SettingsPage(QWidget):
         self._add(
             card,
             "context_tokens",
-            "Context",
             "Longest prompt plus answer. Longer contexts take memory from the cache.",
             self.context,
         )
-        self._add(card, "port", "Port", "Where agents and IDEs find the engine.", self.port)
+        self._add(card, "port", "Where agents and IDEs find the engine.", self.port)
         hint = "What the engine wants of its clients. Empty: whoever reaches it may use it."
-        self._add(card, "api_key", "API key", hint, self.api_key)
+        self._add(card, "api_key", hint, self.api_key)
         return card
 
     def _make_app_card(self) -> Card:
         card = Card("APP")
-        self._add(card, "start_engine_at_launch", "At launch", "", self.at_launch)
+        self._add(card, "start_engine_at_launch", "", self.at_launch)
         self._add(
             card,
             "on_close",
-            "Closing the window",
             "Without a tray, “keep running” minimises the window instead.",
             self.on_close,
         )
-        self._add(card, "theme", "Theme", "", self.theme)
+        self._add(card, "theme", "", self.theme)
         return card
 
     def _make_apply_bar(self) -> QWidget:
@@ -191,7 +208,8 @@ class SettingsPage(QWidget):
         self._bar = bar
         return bar
 
-    def _add(self, card: Card, field: str, name: str, hint: str, editor: QWidget) -> None:
+    def _add(self, card: Card, field: str, hint: str, editor: QWidget) -> None:
+        name = LABELS.get(field) or _APP_LABELS[field]
         self._rows[field] = SettingRow(name, hint, editor)
         card.body.addWidget(self._rows[field])
 
@@ -243,14 +261,12 @@ class SettingsPage(QWidget):
         restyle(self.api_key, wrong="api_key" in found)
         changed = needs_restart(self._store.now, draft)
         self.apply.setEnabled(changed and not found)
-        restarts = self._running and self._ours
-        self.apply.setText("Apply and restart engine" if restarts else "Apply")
+        elsewhere = self._endpoint and not self._endpoint.endswith(f":{draft.port}")
+        now = f"The engine that runs now is at {self._endpoint}/v1."
+        self._rows["port"].show_note(now if elsewhere else "")
+        self.apply.setText(_apply_words(self._view))
         self.revert.setEnabled(changed)
-        self._pending.setText(
-            "Somebody else started this engine: it keeps its own settings until it ends."
-            if self._running and not self._ours
-            else "The engine's settings have changed."
-        )
+        self._pending.setText("The engine's settings have changed.")
         self._bar.setVisible(changed)
 
     def _apply(self) -> None:
@@ -274,8 +290,17 @@ class SettingsPage(QWidget):
         return str(path.parent if path is not None and path.exists() else Path.home())
 
 
+def _apply_words(view: EngineView) -> str:
+    if view.phase in RUNNING:
+        return "Apply and restart engine" if view.ours else "Apply"
+    return "Apply" if view.phase is Phase.STOPPED else "Apply and start engine"
+
+
 def _choice(entries: tuple[tuple[str, str], ...]) -> QComboBox:
     made = QComboBox()
+    # Else the longest of its words makes it wider than the fields above and below.
+    made.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
+    made.setMinimumContentsLength(12)
     for value, words in entries:
         made.addItem(words, value)
     return made

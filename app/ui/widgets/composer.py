@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QEvent, QSize, Qt, Signal
-from PySide6.QtGui import QFocusEvent, QKeyEvent
-from PySide6.QtWidgets import QFrame, QPlainTextEdit
+from PySide6.QtWidgets import QFrame, QWidget
 
-from app.ui.widgets.basics import IconButton, restyle, row
+from app.ui.widgets.basics import IconButton, column, label, restyle, row
+from app.ui.widgets.message_editor import MessageEditor
 
+MOST_CHARS = 2_000_000
+"""In one message: more than the longest context of any model takes."""
 _MOST_LINES = 8
-
-
-class _Editor(QPlainTextEdit):
-    submitted = Signal()
-    focus_changed = Signal(bool)
-
-    def keyPressEvent(self, event: QKeyEvent) -> None:
-        enter = event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter)
-        if enter and not event.modifiers() & Qt.KeyboardModifier.ShiftModifier:
-            self.submitted.emit()
-        else:
-            super().keyPressEvent(event)
-
-    def focusInEvent(self, event: QFocusEvent) -> None:
-        super().focusInEvent(event)
-        self.focus_changed.emit(True)
-
-    def focusOutEvent(self, event: QFocusEvent) -> None:
-        super().focusOutEvent(event)
-        self.focus_changed.emit(False)
 
 
 class Composer(QFrame):
@@ -39,7 +21,8 @@ class Composer(QFrame):
         super().__init__()
         self.setObjectName("composer")
         self._busy = False
-        self.editor = _Editor()
+        self._attached: list[str] = []
+        self.editor = MessageEditor()
         self.editor.setPlaceholderText(
             "Ask the model…   Enter sends, Shift+Enter starts a new line"
         )
@@ -50,16 +33,35 @@ class Composer(QFrame):
         self.editor.document().setDocumentMargin(6)
         self.send = IconButton("send", "Send", colour="accent_text", pixels=20)
         self.send.setObjectName("send")
-        body = row(8)
+        writing = row(8)
+        writing.addWidget(self.editor, 1)
+        writing.addWidget(self.send, 0, Qt.AlignmentFlag.AlignBottom)
+        body = column(2)
         body.setContentsMargins(14, 8, 8, 8)
-        body.addWidget(self.editor, 1)
-        body.addWidget(self.send, 0, Qt.AlignmentFlag.AlignBottom)
+        body.addWidget(self._make_attachment())
+        body.addLayout(writing)
         self.setLayout(body)
         self.editor.submitted.connect(self._submit)
+        self.editor.overflowed.connect(self.attach)
         self.editor.focus_changed.connect(lambda focused: restyle(self, focused=focused))
         self.editor.textChanged.connect(self._text_changed)
         self.send.clicked.connect(self._clicked)
         self._text_changed()
+
+    @property
+    def attachment(self) -> str:
+        """What is said of the long texts that go with the message."""
+        return self._about.text()
+
+    def attach(self, text: str) -> None:
+        """Let a long text go with the message, before what is written. One too long is refused."""
+        total = sum(map(len, self._attached)) + len(text)
+        if total > MOST_CHARS:
+            self._say(f"A message takes {MOST_CHARS:,} characters; this text would make {total:,}.")
+            return
+        self._attached.append(text)
+        what = "Pasted text" if len(self._attached) == 1 else f"{len(self._attached)} pasted texts"
+        self._say(f"{what}: {total:,} characters, sent before what you write")
 
     def set_busy(self, busy: bool) -> None:
         """While an answer is written the button stops it."""
@@ -73,6 +75,30 @@ class Composer(QFrame):
         if event.type() == QEvent.Type.FontChange and hasattr(self, "editor"):
             self._text_changed()
 
+    def _make_attachment(self) -> QWidget:
+        self._about = label("", "hint", wrap=True)
+        self._about.setAccessibleName("Attached")
+        remove = IconButton("close", "Remove the pasted text", pixels=14)
+        remove.clicked.connect(self._detach)
+        line = row(4)
+        line.setContentsMargins(6, 0, 0, 0)
+        line.addWidget(self._about, 1)
+        line.addWidget(remove)
+        self._attachment = QWidget()
+        self._attachment.setLayout(line)
+        self._attachment.hide()
+        return self._attachment
+
+    def _say(self, sentence: str) -> None:
+        self._about.setText(sentence)
+        self._attachment.setVisible(bool(sentence))
+        self._text_changed()
+
+    def _detach(self) -> None:
+        self._attached.clear()
+        self._say("")
+        self.editor.setFocus()
+
     def _clicked(self) -> None:
         if self._busy:
             self.stopped.emit()
@@ -80,13 +106,15 @@ class Composer(QFrame):
             self._submit()
 
     def _submit(self) -> None:
-        text = self.editor.toPlainText()
+        text = "\n\n".join([*self._attached, self.editor.text()])
         if text.strip() and not self._busy:
             self.editor.clear()
+            self._detach()
             self.sent.emit(text)
 
     def _text_changed(self) -> None:
-        self.send.setEnabled(self._busy or bool(self.editor.toPlainText().strip()))
+        written = self._attached or self.editor.toPlainText().strip()
+        self.send.setEnabled(self._busy or bool(written))
         lines = min(_MOST_LINES, max(1, int(self.editor.document().size().height())))
         height = lines * self.editor.fontMetrics().lineSpacing() + 12
         self.editor.setFixedHeight(max(height, 32))

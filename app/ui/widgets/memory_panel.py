@@ -31,6 +31,11 @@ class MemoryPanel(QWidget):
         body.addWidget(self._note)
         self.setLayout(body)
 
+    @property
+    def note(self) -> str:
+        """What stands in for the bar; empty where the bar is."""
+        return self._note.text() if not self._note.isHidden() else ""
+
     def rename(self, name: str) -> None:
         self._name.setText(name)
         self.bar.setAccessibleName(f"{name} by owner")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from PySide6.QtCore import QEvent, Qt, Signal
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QFrame, QLabel, QSizePolicy, QToolButton, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QSizePolicy, QToolButton, QWidget
 
+from app.core import units
 from app.core.conversation import Message, MessageState
+from app.core.excerpt import beginning
 from app.core.markdown import Code, Markdown, Piece, Prose
 from app.ui import icons, theme
 from app.ui.widgets.banner import Banner
@@ -14,6 +16,9 @@ from app.ui.widgets.basics import IconButton, column, label, row
 from app.ui.widgets.code_block import CodeBlock
 from app.ui.widgets.copy_button import CopyButton
 from app.ui.widgets.prose import ProseView
+
+_MOST_CHARS, _MOST_LINES = 2_000, 40
+"""Of a message: more is laid out too slowly, and hides the conversation."""
 
 
 def markdown_for_theme() -> Markdown:
@@ -27,27 +32,28 @@ def markdown_for_theme() -> Markdown:
 
 
 class UserMessage(QWidget):
-    """The person's words, as typed, in a bubble at the right."""
+    """The person's words, as typed, in a bubble at the right; of a long text its beginning."""
 
     def __init__(self, message: Message) -> None:
         super().__init__()
         self.message = message
-        text = label(message.text, wrap=True)
+        shown, left_out = beginning(message.text, _MOST_CHARS, _MOST_LINES)
+        text = label(shown, wrap=True)
         text.setTextInteractionFlags(
             Qt.TextInteractionFlag.TextSelectableByMouse
             | Qt.TextInteractionFlag.TextSelectableByKeyboard
         )
         text.setAccessibleName("You said")
-        text.setAccessibleDescription(message.text)
+        text.setAccessibleDescription(shown)
         bubble = QFrame()
         bubble.setObjectName("bubble")
         inner = column()
         inner.setContentsMargins(16, 10, 16, 10)
         inner.addWidget(text)
+        if left_out:
+            inner.addLayout(self._make_rest(left_out))
         bubble.setLayout(inner)
-        widest = max(
-            text.fontMetrics().horizontalAdvance(line) for line in message.text.split("\n")
-        )
+        widest = max(text.fontMetrics().horizontalAdvance(line) for line in shown.split("\n"))
         bubble.setMinimumWidth(min(widest + 36, 480))
         bubble.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Preferred)
         body = row()
@@ -55,6 +61,16 @@ class UserMessage(QWidget):
         body.addStretch()
         body.addWidget(bubble)
         self.setLayout(body)
+
+    def _make_rest(self, left_out: int) -> QHBoxLayout:
+        line = row(4)
+        line.addWidget(label(f"… and {units.counted(left_out, 'more character')}", "hint"))
+        line.addWidget(CopyButton("Copy the whole message", self._copy))
+        line.addStretch()
+        return line
+
+    def _copy(self) -> None:
+        QGuiApplication.clipboard().setText(self.message.text)
 
 
 class AssistantMessage(QWidget):
@@ -76,7 +92,7 @@ class AssistantMessage(QWidget):
         self._thoughts = label("", "muted", wrap=True)
         self._thoughts_toggle.toggled.connect(self._thoughts.setVisible)
         self._pieces = column(10)
-        self._waiting = label("Thinking…", "muted")
+        self._stand_in = label("", "muted", wrap=True)
         self._banner = Banner()
         self._banner.add_button("Try again").clicked.connect(self.retry)
         self._foot = self._make_foot()
@@ -85,7 +101,7 @@ class AssistantMessage(QWidget):
             widget.hide()
             content.addWidget(widget)
         content.addLayout(self._pieces)
-        content.addWidget(self._waiting)
+        content.addWidget(self._stand_in)
         content.addWidget(self._banner)
         content.addWidget(self._foot)
         body = row(14)
@@ -100,6 +116,11 @@ class AssistantMessage(QWidget):
         return self._views
 
     @property
+    def stand_in(self) -> str:
+        """What stands where the text would be, while there is none to be seen."""
+        return self._stand_in.text()
+
+    @property
     def error(self) -> str:
         return self._banner.text if not self._banner.isHidden() else ""
 
@@ -108,14 +129,13 @@ class AssistantMessage(QWidget):
         message = self.message
         self._show_pieces(self._markdown.pieces(message.text))
         streaming = message.state is MessageState.STREAMING
-        self._waiting.setVisible(streaming and not message.text)
-        doing = "Thinking…" if message.reasoning else "Reading the prompt…"
-        self._waiting.setText(message.note or doing)
+        self._stand_in.setText(_instead_of_text(message))
+        self._stand_in.setVisible(bool(self._stand_in.text()))
         self._show_thoughts(streaming)
         self._banner.show_problem(message.error)
         self._foot.setVisible(not streaming)
         self._note.setText(message.note)
-        self._copy.setVisible(bool(message.text))
+        self._copy.setVisible(not message.blank)
 
     def changeEvent(self, event: QEvent) -> None:
         super().changeEvent(event)
@@ -169,7 +189,7 @@ class AssistantMessage(QWidget):
         there = bool(self.message.reasoning.strip())
         self._thoughts_toggle.setVisible(there)
         self._thoughts.setText(self.message.reasoning.strip())
-        thinking = streaming and not self.message.text
+        thinking = streaming and self.message.blank
         self._thoughts_toggle.setText("Thinking…" if thinking else "Thoughts")
         self._thoughts_toggle.setAccessibleName("Show what the model was thinking")
 
@@ -179,6 +199,17 @@ class AssistantMessage(QWidget):
 
     def _copy_text(self) -> None:
         QGuiApplication.clipboard().setText(self.message.text)
+
+
+def _instead_of_text(message: Message) -> str:
+    if not message.blank:
+        return ""
+    if message.state is MessageState.STREAMING:
+        return message.note or ("Thinking…" if message.reasoning else "Reading the prompt…")
+    if message.state is MessageState.DONE:
+        what = "is blank: white space alone" if message.text else "has no text"
+        return f"The model's answer {what}."
+    return ""
 
 
 def _fits(view: ProseView | CodeBlock, piece: Piece) -> bool:

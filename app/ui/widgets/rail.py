@@ -15,7 +15,7 @@ from PySide6.QtWidgets import (
 
 from app.core import memory_view, units
 from app.ui import icons
-from app.ui.widgets.basics import IconButton, column, label, row
+from app.ui.widgets.basics import IconButton, column, label, restyle, row
 from app.ui.widgets.stacked_bar import Part, StackedBar
 from engine.messages import Stats
 
@@ -32,6 +32,12 @@ class NavButton(IconButton):
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         self.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.toggled.connect(self._light)
+
+    def set_narrow(self, narrow: bool) -> None:
+        style = Qt.ToolButtonStyle
+        wide = style.ToolButtonTextBesideIcon
+        self.setToolButtonStyle(style.ToolButtonIconOnly if narrow else wide)
+        restyle(self, narrow=narrow)
 
     def _light(self, on: bool) -> None:
         self.colour = "accent" if on else "muted"
@@ -59,20 +65,22 @@ class _Meter(QWidget):
 
 
 class Rail(QFrame):
+    """Wide with names and meters, or narrow with icons alone, for windows without room."""
+
     chosen = Signal(int)
 
     def __init__(self, pages: list[tuple[str, str]]) -> None:
         """`pages`: icon and name of each, in order."""
         super().__init__()
         self.setObjectName("rail")
-        self.setFixedWidth(216)
         self.setAccessibleName("Navigation")
         mark = QLabel()
         mark.setPixmap(icons.app_icon().pixmap(30, 30))
         top = row(10)
         top.setContentsMargins(8, 0, 0, 0)
         top.addWidget(mark)
-        top.addWidget(label("Headrace", "brand"))
+        self._name = label("Headrace", "brand")
+        top.addWidget(self._name)
         top.addStretch()
         body = QVBoxLayout(self)
         body.setContentsMargins(12, 18, 12, 20)
@@ -93,12 +101,25 @@ class Rail(QFrame):
             meter.setContentsMargins(8, 0, 8, 0)
             body.addWidget(meter)
             body.addSpacing(6)
+        self._narrow = False
+        self._has_vram = False
+        self.set_narrow(False)
+
+    def set_narrow(self, narrow: bool) -> None:
+        self._narrow = narrow
+        self.setFixedWidth(64 if narrow else 216)
+        self._name.setVisible(not narrow)
+        for nav in self._group.buttons():
+            if isinstance(nav, NavButton):
+                nav.set_narrow(narrow)
+        self._show_meters()
 
     def choose(self, index: int) -> None:
         self._group.button(index).setChecked(True)
 
     def show_stats(self, stats: Stats) -> None:
-        self._vram.setVisible(memory_view.has_device_memory(stats))
+        self._has_vram = memory_view.has_device_memory(stats)
+        self._show_meters()
         for meter, owners, total in (
             (self._vram, memory_view.device_memory(stats), stats.vram_total_bytes),
             (self._ram, memory_view.host_memory(stats), stats.ram_total_bytes),
@@ -109,3 +130,7 @@ class Rail(QFrame):
                 [Part("Headrace", "accent", own), Part("Other programs", "other", others)],
                 max(total, own + others),
             )
+
+    def _show_meters(self) -> None:
+        self._vram.setVisible(self._has_vram and not self._narrow)
+        self._ram.setVisible(not self._narrow)

@@ -25,9 +25,12 @@ class SettingRow(QWidget):
         self._editors.addWidget(editor, 1)
         self._problem = label("", "fieldProblem", wrap=True)
         self._problem.hide()
+        self._note = label("", "hint", wrap=True)
+        self._note.hide()
         right = column(4)
         right.addLayout(self._editors)
         right.addWidget(self._problem)
+        right.addWidget(self._note)
         body = row(24)
         body.setContentsMargins(0, 8, 0, 8)
         body.addLayout(words, 4)
@@ -47,6 +50,15 @@ class SettingRow(QWidget):
         """Further widgets at the right of the editor."""
         for widget in more:
             self._editors.addWidget(widget)
+
+    @property
+    def note(self) -> str:
+        return self._note.text()
+
+    def show_note(self, sentence: str) -> None:
+        """How things are now, where that is not what the editor says."""
+        self._note.setText(sentence)
+        self._note.setVisible(bool(sentence))
 
     @property
     def problem(self) -> str:

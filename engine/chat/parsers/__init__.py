@@ -1,0 +1,1 @@
+"""From a model's output to text, reasoning and tool calls."""

@@ -1,0 +1,66 @@
+"""Qwen2.5, Qwen3, Hermes: a JSON object with name and arguments between <tool_call> tags."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import regex
+
+from engine.chat.parsers.answer import Calls
+from engine.chat.parsers.json_arguments import parsed, read_json
+from engine.chat.parsers.stream import OutputStream, Script, compiled
+from engine.chat.parsers.tools import Tool
+
+NAME = "hermes"
+
+_STRING = r'"(?:[^"\\]|\\.)*+"'
+_FIELD = rf"\s*+,\s*+{_STRING}\s*+:\s*+(?:{_STRING}|[\w.+-]++)"
+
+
+def speaks(template: str) -> bool:
+    """A template that asks for <tool_call> and writes calls as JSON with a field `name`."""
+    return "<tool_call>" in template and bool(regex.search(r'\{\\*"name\\*"\s*:', template))
+
+
+def calls(stream: OutputStream, _tools: Sequence[Tool]) -> Calls:
+    begin, end = stream.mark("<tool_call>"), stream.mark("</tool_call>")
+    # Where the name does not come first, the call is read as a whole.
+    first = (
+        rf'\s*+\{{\s*+"name"\s*+:\s*+(?P<name>{_STRING})\s*+,\s*+"(?:arguments|parameters)"\s*+:'
+    )
+    header = rf"{begin}(?:{first}|(?P<object>\s*+\{{.*?\}})\s*+{end})"
+    # A brace too many and a forgotten tag are common; nothing is lost by either.
+    closing = compiled(rf"(?:{_FIELD})*+\s*+\}}++\s*+(?:{end}|(?={begin}))")
+
+    def read(stream: OutputStream, match: regex.Match[str]) -> Script:
+        if match.group("name") is None:
+            _whole(stream, match)
+            return
+        call = stream.open_call(_name(match.group("name")))
+        good = yield from read_json(stream, call)
+        complete = (yield from stream.at(closing)) is not None
+        stream.close_call(call, complete=good and complete)
+
+    return Calls(header, read)
+
+
+def _name(quoted: str) -> str:
+    name = parsed(quoted)
+    return name if isinstance(name, str) else quoted[1:-1]
+
+
+def _whole(stream: OutputStream, match: regex.Match[str]) -> None:
+    found: Any = parsed(match.group("object"))
+    fields = found if isinstance(found, dict) else {}
+    name = fields.get("name")
+    arguments = fields.get("arguments", fields.get("parameters", {} if len(fields) == 1 else None))
+    if not isinstance(name, str) or (arguments is None and "arguments" not in fields):
+        stream.text(match.group())
+        return
+    if isinstance(arguments, str) and isinstance(parsed(arguments), dict):
+        arguments = parsed(arguments)
+    call = stream.open_call(name)
+    stream.arguments(call, json.dumps({} if arguments is None else arguments, ensure_ascii=False))
+    stream.close_call(call, complete=arguments is None or isinstance(arguments, dict))

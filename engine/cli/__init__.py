@@ -1,0 +1,104 @@
+"""The engine's verbs: serve, chat, bench. One file a verb, for what it takes and what it starts."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+import engine
+from engine.cli import chat, serve
+from engine.errors import HeadraceError, PortInUse
+
+EXIT_ERROR, EXIT_USAGE, EXIT_PORT, EXIT_INTERRUPTED = 1, 2, 3, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a verb. Returns the exit code: 0, 1 typed error, 2 usage, 3 port in use, 130 Ctrl-C."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    _print_anything()
+    try:
+        if arguments[:1] == ["bench"]:
+            return _bench(arguments[1:])
+        options = parser().parse_args(arguments)
+        _start_logging(options.log_level)
+        run: Callable[[argparse.Namespace], int] = options.run
+        return run(options)
+    except HeadraceError as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        if error.hint:
+            print(f"hint: {error.hint}", file=sys.stderr)
+        return EXIT_PORT if isinstance(error, PortInUse) else EXIT_ERROR
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):
+            print(f"error: {error}", file=sys.stderr)
+        # Whoever read the output has gone; Python must not complain about it again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_ERROR
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(EXIT_USAGE, f"error: {message}\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    top = _Parser(
+        prog="headrace",
+        description=engine.__doc__,
+        epilog="`headrace VERB --help` tells what a verb takes. Try: headrace chat --model demo",
+    )
+    top.add_argument(
+        "--version",
+        action="version",
+        version=f"headrace {engine.__version__}",
+        help="print the version and end",
+    )
+    verbs = top.add_subparsers(title="verbs", required=True, metavar="VERB")
+    for name, verb in (("serve", serve), ("chat", chat)):
+        # An abbreviation of --api-key would be written down with the key.
+        own = verbs.add_parser(
+            name, allow_abbrev=False, help=verb.SUMMARY, description=verb.DESCRIPTION
+        )
+        verb.add_options(own)
+        own.set_defaults(run=verb.run)
+    # Parsed by its own module, which needs torch.
+    verbs.add_parser("bench", help="measure this machine and a model", add_help=False)
+    return top
+
+
+def _bench(arguments: list[str]) -> int:
+    _start_logging("warning")
+    from engine.runtime.openmp import wait_without_spinning
+
+    wait_without_spinning()
+    from engine.runtime.bench import main as bench  # torch, so only for this verb
+
+    code: int = bench(arguments)
+    return code
+
+
+def _print_anything() -> None:
+    """A terminal or pipe of few characters gets `?` for the others, rather than end the program."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def _start_logging(level: str) -> None:
+    logging.basicConfig(
+        level=level.upper(),
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        datefmt="%H:%M:%S",
+    )
+    # uvicorn tells of its own life, of which the server's log has said the same.
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("asyncio").setLevel(logging.WARNING)

@@ -1,0 +1,67 @@
+"""What options take: each reader turns a word of the command line into a value, or refuses it."""
+
+from __future__ import annotations
+
+import math
+import re
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+
+_UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
+
+
+def given(text: str) -> str:
+    """Any text but a blank one: an empty variable of a script would otherwise pass as a value."""
+    if not text.strip():
+        raise ArgumentTypeError("nothing is given: the text is empty")
+    return text
+
+
+def key(text: str) -> str:
+    if not text.strip():
+        raise ArgumentTypeError("an empty key would let everybody in")
+    return text
+
+
+def whole(low: int, high: int | None = None) -> Callable[[str], int]:
+    """Whole numbers from `low` to `high`."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise ArgumentTypeError(f"{text!r} is not a whole number") from None
+        if value < low or (high is not None and value > high):
+            bounds = f"{low} or more" if high is None else f"from {low} to {high}"
+            raise ArgumentTypeError(f"{value} is out of range: it must be {bounds}")
+        return value
+
+    return parse
+
+
+def number(
+    low: float, high: float | None = None, *, above_low: bool = False
+) -> Callable[[str], float]:
+    """Finite numbers from `low` to `high`; `low` itself is left out with `above_low`."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise ArgumentTypeError(f"{text!r} is not a number") from None
+        high_enough = value > low if above_low else value >= low
+        if not high_enough or (high is not None and value > high) or math.isinf(value):
+            least = f"above {low:g}" if above_low else f"{low:g} or more"
+            most = "" if high is None else f" and at most {high:g}"
+            raise ArgumentTypeError(f"{text} is out of range: it must be {least}{most}")
+        return value
+
+    return parse
+
+
+def size(text: str) -> int:
+    """Bytes of `8GiB`, `500MB`, `1.5g` and the like."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(|[kmg]i?)b?", text.strip().lower())
+    if match is None:
+        raise ArgumentTypeError(f"{text!r} is not a size such as 8GiB")
+    return int(float(match.group(1)) * _UNITS[match.group(2)])

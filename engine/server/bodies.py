@@ -1,0 +1,235 @@
+"""Request bodies: read, decompressed, parsed and checked; every fault is named by its field."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import zlib
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import Request
+
+from engine.chat.sampling import RANGES
+from engine.errors import InvalidRequest
+
+T = TypeVar("T")
+
+MAX_BODY_BYTES = 32 << 20
+LARGEST = (1 << 31) - 1
+"""Of counts in a request: beyond every context, and within what the runtime's records hold."""
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_SHOWN_CHARS = 80
+
+
+class BodyTooLarge(InvalidRequest):
+    code = "request_too_large"
+    status = 413
+
+
+class UnsupportedEncoding(InvalidRequest):
+    code = "unsupported_encoding"
+    status = 415
+
+
+async def read_body(request: Request) -> bytes:
+    """The whole body, decompressed. Raises BodyTooLarge, UnsupportedEncoding, InvalidRequest."""
+    announced = request.headers.get("content-length", "")
+    if announced.isdigit() and int(announced) > MAX_BODY_BYTES:
+        raise _too_large()
+    pieces, size = [], 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size > MAX_BODY_BYTES:
+            raise _too_large()
+        pieces.append(piece)
+    body = b"".join(pieces)
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding in ("", "identity"):
+        return body
+    if encoding != "gzip":
+        raise UnsupportedEncoding(
+            f"Content-Encoding {encoding!r} is not supported.", hint="Send gzip, or no encoding."
+        )
+    unzip = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    try:
+        body = unzip.decompress(body, MAX_BODY_BYTES + 1)
+    except zlib.error as error:
+        raise InvalidRequest("The body is not gzip, as its Content-Encoding says.") from error
+    if len(body) > MAX_BODY_BYTES:
+        raise _too_large()
+    if not unzip.eof:
+        raise InvalidRequest("The gzip body ends too early.")
+    if unzip.unused_data:
+        raise InvalidRequest("The gzip body goes on after its end; send one member.")
+    return body
+
+
+def _too_large() -> BodyTooLarge:
+    return BodyTooLarge(f"The body is larger than {MAX_BODY_BYTES >> 20} MiB.")
+
+
+# --- JSON -------------------------------------------------------------------------------------
+
+
+def parse_json(body: bytes) -> dict[str, Any]:
+    """A JSON object. Raises InvalidRequest that says where the text goes wrong, or which field
+    holds what JSON has no word for: NaN, an infinity, half of a surrogate pair."""
+    body = body.removeprefix(_BYTE_ORDER_MARK)
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _not_json(body) from error
+    if not isinstance(value, dict):
+        raise InvalidRequest("The body is not a JSON object.")
+    return value
+
+
+def _not_json(body: bytes) -> InvalidRequest:
+    """What is wrong with a text that the strict parser has refused: a lenient one reads on."""
+    problem, field = "what it holds cannot be read", ""
+    try:
+        text = body.decode("utf-8")
+        value = json.loads(text, parse_int=float)
+        problem, field = next(_outside_json(value, ""), (problem, field))
+    except UnicodeDecodeError:
+        problem = "it is not UTF-8 text"
+    except RecursionError:
+        problem = "it is nested too deeply"
+    except json.JSONDecodeError as error:
+        problem = f"it goes wrong at line {error.lineno}, column {error.colno}"
+        if not text[error.pos :].strip():
+            problem = "it ends too early" if text.strip() else "it is empty"
+    return InvalidRequest(f"The body is not valid JSON: {problem}.", param=field)
+
+
+def _outside_json(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """What Python's parser takes and JSON does not have, and in which field."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            name = f"{path}.{key}" if path else key
+            if not _is_text(key):
+                yield f"a name in {path or 'it'} has half of a surrogate pair", path
+            yield from _outside_json(item, name)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _outside_json(item, f"{path}[{index}]")
+    elif isinstance(value, str) and not _is_text(value):
+        yield f"{path or 'it'} has half of a surrogate pair, which is no character", path
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield f"{path or 'it'} is NaN, infinite or too large; it must be a finite number", path
+
+
+def _is_text(value: str) -> bool:
+    return not any("\ud800" <= char <= "\udfff" for char in value)
+
+
+# --- records ----------------------------------------------------------------------------------
+
+_AT = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>[^`]*)`")
+_MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
+_EXPECTED = re.compile(r"Expected `(?P<types>[^`]*)`, got `(?P<got>[^`]*)`")
+_TAG = "Invalid value "
+_STEP = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+}
+
+
+def convert(
+    value: dict[str, Any],
+    type_: type[T],
+    *,
+    null_is_absent: tuple[str, ...] = (),
+    tags: tuple[str, ...] = (),
+) -> T:
+    """The value as a record. Raises InvalidRequest whose `param` is the field at fault.
+
+    Nulls at the top level, and anywhere under the fields `null_is_absent`, count as absent.
+    `tags` are what a record in it may be told apart by, for the complaint about another one.
+    """
+    present = {key: item for key, item in value.items() if item is not None}
+    try:
+        for key in null_is_absent:
+            if key in present:
+                present[key] = without_nulls(present[key])
+        return msgspec.convert(present, type_)
+    except RecursionError as error:
+        raise InvalidRequest("The body is nested too deeply.") from error
+    except msgspec.ValidationError as error:
+        raise _invalid(str(error), present, tags) from error
+
+
+def _invalid(text: str, value: dict[str, Any], tags: tuple[str, ...]) -> InvalidRequest:
+    """msgspec's complaint in the words of this server."""
+    at = _AT.search(text)
+    path = at.group("path") if at else ""
+    problem = text[: at.start()] if at else text
+    prefix = f"{path}." if path else ""
+    if unknown := _UNKNOWN.match(problem):
+        field = prefix + unknown.group("name")
+        return InvalidRequest(
+            f"The parameter {field!r} is not supported.",
+            hint="Leave it out. Nothing that would change the answer is ignored in silence.",
+            param=field,
+        )
+    if missing := _MISSING.match(problem):
+        field = prefix + missing.group("name")
+        return InvalidRequest(f"The parameter {field!r} is missing.", param=field)
+    if problem.startswith(_TAG):
+        allowed = f"one of {', '.join(tags)}"
+    elif expected := _EXPECTED.match(problem):
+        kinds = [_KINDS[name] for name in expected.group("types").split(" | ") if name in _KINDS]
+        allowed = " or ".join(kinds)
+    else:
+        allowed = "another value"
+    outer, inside, _ = path.partition("[...]")  # a value in a mapping, whose key is not told
+    if inside:
+        return InvalidRequest(f"A value in {outer} must be {allowed}.", param=outer)
+    return InvalidRequest(f"{path} is {_shown(value, path)}; it must be {allowed}.", param=path)
+
+
+def _shown(value: Any, path: str) -> str:
+    """What stands at a path, for an error message."""
+    for index, name in _STEP.findall(path):
+        value = value[int(index)] if index else value[name]
+    if isinstance(value, dict | list):
+        return _KINDS["object" if isinstance(value, dict) else "array"]
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 3]}..."
+
+
+_VERBATIM = frozenset({"arguments", "input"})
+
+
+def without_nulls(value: Any) -> Any:
+    """Nested objects without their null members, except inside a tool call's own arguments."""
+    if isinstance(value, dict):
+        return {
+            key: item if key in _VERBATIM else without_nulls(item)
+            for key, item in value.items()
+            if item is not None
+        }
+    if isinstance(value, list):
+        return [without_nulls(item) for item in value]
+    return value
+
+
+def in_range(value: float | None, name: str, low: float, high: float = LARGEST) -> None:
+    """Raises InvalidRequest naming the field, its value and its bounds. None is absent."""
+    if value is not None and not low <= value <= high:
+        raise InvalidRequest(f"{name} is {value}; it must be from {low} to {high}.", param=name)
+
+
+def sampling_in_range(record: Any) -> None:
+    """The same for every sampling parameter that the record has."""
+    for name, (low, high) in RANGES.items():
+        in_range(getattr(record, name, None), name, low, high)

@@ -1,0 +1,127 @@
+"""The commands: every option explains itself, blanks are refused, what texts suggest runs."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+import app.cli
+import dev
+from app.core import startup
+from engine import cli
+from engine.runtime import bench
+from tests.project.checkout import ROOT, tracked_files
+
+
+def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """A command's parser and those of its verbs."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for verb in action.choices.values():
+                yield from parsers(verb)
+
+
+COMMANDS = [
+    each
+    for command in (app.cli.parser(), cli.parser(), bench.parser(), dev.parser())
+    for each in parsers(command)
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: str(command.prog))
+def test_every_option_and_verb_explains_itself(command: argparse.ArgumentParser) -> None:
+    silent = [
+        action.option_strings or action.dest
+        for action in command._actions
+        if not action.help and not isinstance(action, argparse._SubParsersAction)
+    ]
+    assert silent == []
+    for action in command._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            told = {choice.dest for choice in action._choices_actions if choice.help}
+            assert told == set(action.choices)
+
+
+BLANK = ["", " ", "\t\n"]
+
+
+@pytest.mark.parametrize("blank", BLANK, ids=repr)
+@pytest.mark.parametrize(
+    ("verb", "option"),
+    [
+        ("serve", "--model"),
+        ("serve", "--host"),
+        ("serve", "--api-key"),
+        ("serve", "--api-key-file"),
+        ("serve", "--allow-host"),
+        ("serve", "--allow-origin"),
+        ("chat", "--model"),
+        ("chat", "--prompt"),
+    ],
+)
+def test_a_blank_value_is_refused_as_a_mistake_of_usage(
+    capsys: pytest.CaptureFixture[str], verb: str, option: str, blank: str
+) -> None:
+    """An unset variable of a script gives one; the working folder is no model that was meant."""
+    model = [] if option == "--model" else ["--model", "demo"]
+    with pytest.raises(SystemExit) as raised:
+        cli.main([verb, *model, option, blank])
+    assert raised.value.code == 2
+    assert option in capsys.readouterr().err.splitlines()[-1]
+
+
+# --- what texts suggest ---------------------------------------------------------------------------
+
+_SUGGESTED = re.compile(
+    r"((?:\.venv/bin/)?headrace (?:serve|chat|bench) -[^`\"'\n;|()]*"
+    r"|python3 (?:dev\.py|benchmarks/\w+\.py)[^`\"'\n;|()]*)"
+)
+
+
+def suggested() -> set[str]:
+    """The commands in pages, messages and docstrings, without what is said about them."""
+    return {
+        re.split(r"\s+#|\s{2,}|\\n", match[1])[0].rstrip(" .,:")
+        for path in tracked_files()
+        if path.suffix in (".py", ".md") and "tests" not in path.parts
+        for match in _SUGGESTED.finditer(path.read_text(encoding="utf-8"))
+    }
+
+
+def test_every_command_that_a_text_suggests_is_understood() -> None:
+    found = suggested()
+    assert {"python3 dev.py run", ".venv/bin/headrace serve --model demo"} <= found
+    for command in found:
+        program, name, *rest = shlex.split(command)
+        if "--help" in rest:
+            continue  # the next test's, of every verb
+        if program == "python3" and name != "dev.py":
+            assert (ROOT / name).is_file(), command
+        elif program == "python3":
+            dev.parser().parse_known_args(rest)
+        else:
+            cli.parser().parse_args([name, *rest])
+
+
+@pytest.mark.parametrize("verb", ["serve", "chat", "bench"])
+def test_every_verb_has_a_page_of_help(verb: str) -> None:
+    command = [sys.executable, "-m", "app.cli", verb, "--help"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stderr
+    assert f"headrace {verb}" in said.stdout
+
+
+def test_the_command_for_no_window_is_there_to_be_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where no `headrace` is on the path, as in a checkout."""
+    monkeypatch.setenv("PATH", "")
+    *program, verb, model, demo = shlex.split(startup.without_window().partition(": ")[2])
+    assert [verb, model, demo] == ["serve", "--model", "demo"]
+    said = subprocess.run([*program, "--version"], capture_output=True, text=True, check=False)
+    assert said.stdout.startswith("headrace "), said.stderr
