@@ -40,3 +40,5 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     four (engine.native.topology)."""
     emulate_ram_bytes: int = 0
     """Pretend that the machine has only so much free host memory; 0 means the real figure."""
+    lock_memory: bool = False
+    """Keep the experts from being swapped out, as far as the system permits it."""

@@ -190,11 +190,14 @@ def spell_paths_in_ascii() -> None:
     with `import` is executed, and may escape what is not ASCII.
     """
     for folder in ("lib/python*/site-packages", "Lib/site-packages"):
-        for file in VENV.glob(f"{folder}/_headrace.pth"):
+        for file in VENV.glob(f"{folder}/_editable_skbc_headrace.pth"):
             text = file.read_text(encoding="utf-8")
             if not text.isascii():
-                paths = [line for line in text.splitlines() if line.strip()]
-                file.write_text(f"import sys; sys.path += {paths!a}\n", encoding="ascii")
+                lines = [line for line in dict.fromkeys(text.splitlines()) if line.strip()]
+                paths = [line for line in lines if not line.startswith("import ")]
+                executed = [line for line in lines if line.startswith("import ")]
+                executed.append(f"import sys; sys.path += {paths!a}")
+                file.write_text("\n".join(executed) + "\n", encoding="ascii")
 
 
 def empty_venv() -> None:

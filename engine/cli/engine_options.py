@@ -91,6 +91,11 @@ def add_engine_options(parser: argparse.ArgumentParser, *, log_level: str) -> No
         help="pretend that only so much memory is free, such as 8GiB",
     )
     add(
+        "--lock-memory",
+        action="store_true",
+        help="keep the experts from being swapped out, as far as the system permits it",
+    )
+    add(
         "--step-timeout",
         type=number(0, above_low=True),
         default=120.0,
@@ -118,4 +123,5 @@ def engine_options(options: argparse.Namespace) -> EngineOptions:
         prefill_chunk_tokens=options.prefill_chunk,
         threads=options.threads,
         emulate_ram_bytes=options.emulate_ram,
+        lock_memory=options.lock_memory,
     )

@@ -17,7 +17,7 @@ from engine.errors import ModelFilesError, UnsupportedModel
 from engine.formats.blob import PLAIN_FORMATS
 from engine.formats.model_files import ModelFiles, inspect_model, open_gguf
 from engine.formats.quantisation import FP8_BLOCK, NVFP4_GROUP, Quantisation
-from engine.formats.tensor_info import TensorInfo
+from engine.formats.tensor_info import FileRange, TensorInfo
 from engine.formats.weight import StoredWeight
 
 
@@ -52,6 +52,13 @@ class Checkpoint(ABC):
 
     @abstractmethod
     def has(self, name: str) -> bool: ...
+
+    def file_range(self, tensor: Tensor) -> FileRange | None:  # noqa: ARG002
+        """Where in a file the bytes of this tensor lie, if it is a view of one and contiguous.
+
+        Nothing is touched, so that a reader can put them elsewhere without reading them here.
+        """
+        return None
 
     def weight(self, base: str) -> StoredWeight:
         """The matrix `base`.weight with the scales that its dtype asks for.
@@ -144,6 +151,7 @@ class SafetensorsCheckpoint(_FilesCheckpoint):
     def __init__(self, files: ModelFiles) -> None:
         super().__init__(files)
         self._mapped: dict[Path, Tensor] = {}
+        self._file_at: dict[int, Path] = {}
         self._lock = threading.Lock()
 
     def _bytes(self, file: Path) -> Tensor:
@@ -155,6 +163,7 @@ class SafetensorsCheckpoint(_FilesCheckpoint):
                     warnings.filterwarnings("ignore", message="The given buffer is not writable")
                     mapping = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
                     self._mapped[file] = torch.frombuffer(mapping, dtype=torch.uint8)
+                    self._file_at[self._mapped[file].data_ptr()] = file
             return self._mapped[file]
 
     def read(self, name: str) -> Tensor:
@@ -164,6 +173,12 @@ class SafetensorsCheckpoint(_FilesCheckpoint):
         if info.offset % dtype.itemsize:
             raw = raw.clone()
         return raw.view(dtype).reshape(info.shape)
+
+    def file_range(self, tensor: Tensor) -> FileRange | None:
+        begin = tensor.untyped_storage().data_ptr()
+        if begin not in self._file_at or not tensor.is_contiguous():
+            return None
+        return FileRange(self._file_at[begin], tensor.data_ptr() - begin, tensor.nbytes)
 
 
 class GgufCheckpoint(_FilesCheckpoint):

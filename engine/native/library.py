@@ -1,7 +1,8 @@
 """Loads the native library with ctypes. Torch-free: tensors are addresses here.
 
-The library is built by `dev.py setup` into `_build`. Its functions and their meaning are in
-`source/headrace_native.h`; nothing here checks shapes, that is the callers' part.
+The library is built by `dev.py setup` into `_build`; in a wheel it lies beside this file. Its
+functions and their meaning are in `source/headrace_native.h`; nothing here checks shapes, that is
+the callers' part.
 """
 
 from __future__ import annotations
@@ -11,17 +12,20 @@ import functools
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from pathlib import Path
+from typing import Any
 
 from engine.formats.blob import BlobSpec
-from engine.paths import debug_setting
+from engine.paths import debug_setting, program
 
 logger = logging.getLogger(__name__)
 
 ABI = 2
-FOLDER = Path(__file__).resolve().parent / "_build"
+_HERE = Path(__file__).resolve().parent
+FOLDERS = (_HERE / "_build", _HERE)
+"""Where it lies: in a checkout, and in a wheel."""
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 _NAMES = "float32 bfloat16 float16 fp8_block nvfp4 mxfp4 q8_0 q4_0 q4_1 q4_k q6_k"
 FORMATS = {name: number for number, name in enumerate(_NAMES.split())}
@@ -114,6 +118,7 @@ class Library:
 
     def __init__(self, path: Path) -> None:
         """Raises NativeError for a file that does not load or speaks another version."""
+        self.path = path
         try:
             self.functions = ctypes.CDLL(str(path))
             self.functions.headrace_abi.restype = c_int32
@@ -122,15 +127,20 @@ class Library:
             raise NativeError(f"{path} does not load: {error}") from error
         if found != ABI:
             raise NativeError(f"{path} has interface {found}, this version needs {ABI}")
-        for name, (result, *arguments) in _SIGNATURES.items():
-            function = getattr(self.functions, name)
-            function.restype, function.argtypes = result, arguments
+        self.typed(_SIGNATURES)
         self.linear = self.functions.headrace_linear
         self.moe_rows = self.functions.headrace_moe_rows
         self.moe_combine = self.functions.headrace_moe_combine
         self.decode = self.functions.headrace_decode
         self.read = self.functions.headrace_read
         self._threads = 1
+
+    def typed(self, signatures: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+        """Functions by name, with the types of their result and arguments set."""
+        found = {name: getattr(self.functions, name) for name in signatures}
+        for name, (result, *arguments) in signatures.items():
+            found[name].restype, found[name].argtypes = result, arguments
+        return found
 
     @property
     def tiers(self) -> list[str]:
@@ -197,16 +207,25 @@ def library() -> Library | None:
         return _load()
     except NativeError as error:
         logger.warning(
-            "CPU kernels are not available (%s): PyTorch's operations compute instead, slower. "
-            "With a C++20 compiler installed, this builds them: python3 dev.py setup",
-            error,
+            "CPU kernels are not available (%s): PyTorch's operations compute instead, slower. %s",
+            *(error, remedy()),
         )
         return None
 
 
+def remedy() -> str:
+    """What to do where the library is not there: in a checkout, and where a wheel is installed."""
+    command = "python3 dev.py setup"
+    if not (program() / "dev.py").exists():
+        command = f'"{sys.executable}" -m pip install --force-reinstall --no-deps '
+        command += "(the folder or archive of Headrace's source)"
+    return f"With a C++20 compiler installed, this builds them: {command}"
+
+
 def _load() -> Library:
-    path = FOLDER / f"headrace_native{SUFFIX}"
-    if not path.exists():
+    name = f"headrace_native{SUFFIX}"
+    path = next((folder / name for folder in FOLDERS if (folder / name).exists()), None)
+    if path is None:
         raise NativeError("they have not been built")
     loaded = Library(path)
     wanted = debug_setting("isa")

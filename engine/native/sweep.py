@@ -1,6 +1,6 @@
 """Which number of threads, and on machines of several memory nodes which placement, is fastest.
 
-Takes seconds and memory, so no start does it: `benchmarks/host.py --sweep` shows it. Torch-free.
+Takes seconds and memory, so no start does it: `benchmarks/host_threads.py` shows it. Torch-free.
 """
 
 from __future__ import annotations

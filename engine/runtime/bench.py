@@ -15,6 +15,7 @@ from engine.memory.device import Device
 from engine.messages import RequestFailed, Sampled, Sampling, Submit
 from engine.options import EngineOptions
 from engine.runtime import bench_result
+from engine.runtime.bench_host import HOST, run_host
 from engine.runtime.bench_result import Result, Row
 from engine.runtime.bench_twin import Twin, transformers_version
 from engine.runtime.engine import Engine
@@ -24,15 +25,17 @@ DECODE = "Tokens a second of one stream, beside transformers on the same weights
 
 
 def main(argv: list[str]) -> int:
-    """`decode ...`. Returns the exit status."""
+    """`decode ...` or `host ...`. Returns the exit status."""
+    verbs = {"decode": run_decode, "host": run_host}
     if argv and argv[0] in ("-h", "--help"):
-        print("usage: headrace bench decode [-h] ...\n\n" + DECODE)
+        print(f"usage: headrace bench decode [-h] ...\n\n{DECODE}\n")
+        print(f"usage: headrace bench host [-h] ...\n\n{HOST}")
         return 0
-    if not argv or argv[0] != "decode":
-        wanted = argv[0] if argv else "nothing"
-        print(f"headrace bench: {wanted} is not measured; there is: decode", file=sys.stderr)
+    if not argv or argv[0] not in verbs:
+        wanted, known = argv[0] if argv else "nothing", ", ".join(verbs)
+        print(f"headrace bench: {wanted} is not measured; there are: {known}", file=sys.stderr)
         return 2
-    return run_decode(argv[1:])
+    return verbs[argv[0]](argv[1:])
 
 
 def run_decode(argv: list[str]) -> int:

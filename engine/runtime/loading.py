@@ -51,7 +51,9 @@ def load(options: EngineOptions, on_progress: Report | None = None) -> Parts:
     dtype = compute_dtype(options.dtype, device)
     plans = plan_layers(partial(expert_tensors, spec, checkpoint), spec.moe_layers)
     budget = divide_memory(options, checkpoint, spec, device, dtype, plans)
-    experts, model = _place(checkpoint, spec, device, dtype, plans, budget, report)
+    experts, model = _place(
+        checkpoint, spec, device, dtype, plans, budget, report, lock=options.lock_memory
+    )
     states = None
     if spec.recurrent_layers:
         states = StatePool(spec, options.max_sequences, device.torch, dtype)
@@ -95,6 +97,8 @@ def _place(
     plans: list[LayerPlan],
     budget: Budget,
     report: Report,
+    *,
+    lock: bool,
 ) -> tuple[ExpertRuntime | None, Model]:
     """Read all weights: routed experts into the store, the others onto the device."""
 
@@ -108,7 +112,13 @@ def _place(
     if plans:
         source = partial(expert_tensors, spec, checkpoint)
         experts = ExpertRuntime.load(
-            source, plans, device, slots=budget.slots, progress=experts_read
+            source,
+            plans,
+            device,
+            slots=budget.slots,
+            progress=experts_read,
+            file_range=checkpoint.file_range,
+            lock=lock,
         )
     return experts, build_model(checkpoint, spec, device.torch, dtype, experts, layers_placed)
 

@@ -15,7 +15,7 @@ MOST_THREADS = 64
 
 def default_threads() -> int:
     """One per physical core that this process may use, less one where there are more than four
-    (engine.native.topology). At once: no measurement. `benchmarks/host.py --sweep` measures which
+    (engine.native.topology). At once: no measurement. `benchmarks/host_threads.py` measures which
     count reads fastest."""
     return topology().threads
 

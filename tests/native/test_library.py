@@ -42,13 +42,29 @@ def test_what_is_missing_is_said_once_with_the_remedy(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(module, "FOLDER", tmp_path)
+    monkeypatch.setattr(module, "FOLDERS", (tmp_path,))
     with caplog.at_level(logging.WARNING):
         assert library() is None
         assert library() is None
     (record,) = caplog.records
     assert "have not been built" in record.getMessage()
     assert "python3 dev.py setup" in record.getMessage()
+
+
+def test_a_wheel_s_library_lies_beside_its_loader(
+    afresh: None, native: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FOLDERS", (tmp_path / "_build", native.path.parent))
+    found = library()
+    assert found is not None and found.path == native.path
+
+
+def test_an_installed_program_is_not_told_of_the_checkout_s_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "program", lambda: tmp_path)
+    assert "dev.py" not in module.remedy()
+    assert f'"{sys.executable}" -m pip install' in module.remedy()
 
 
 def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
@@ -61,7 +77,7 @@ def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
 def test_another_interface_is_refused(native: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ABI", module.ABI + 1)
     with pytest.raises(NativeError, match=f"interface {module.ABI - 1}, .* needs {module.ABI}"):
-        Library(module.FOLDER / f"headrace_native{module.SUFFIX}")
+        Library(native.path)
 
 
 def test_the_header_and_the_loader_name_one_interface() -> None:

@@ -302,9 +302,11 @@ def test_a_folder_with_an_umlaut_is_found_in_any_locale(checkout: Path) -> None:
     """With the venv module's own site, where .pth files are read."""
     site = checkout / ".venv" / "lib" / "python3.11" / "site-packages"
     site.mkdir(parents=True)
-    (site / "_headrace.pth").write_text(f"{checkout}\n", encoding="utf-8")
+    links = site / "_editable_skbc_headrace.pth"
+    links.write_text(f"import json\n{checkout}\n{checkout}\n", encoding="utf-8")
     environment.spell_paths_in_ascii()
-    assert (site / "_headrace.pth").read_bytes().isascii()
+    assert links.read_bytes().isascii()
+    assert links.read_text().startswith("import json\n")
     program = "import site, sys; site.addsitedir(sys.argv[1]); print(ascii(sys.path[-1]))"
     plain = {"LC_ALL": "C", "PATH": os.environ["PATH"], "PYTHONUTF8": "0"}
     if os.name == "nt":

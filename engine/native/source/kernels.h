@@ -27,7 +27,7 @@ HR_INLINE float finish(const typename F::Row &row, F32 sum) {
 
 // How far ahead of the codes memory is asked for: the processor's own prefetching stops at every
 // page and stalls on rows of a kilobyte. Too near comes too late, too far is evicted again;
-// benchmarks/host.py shows what a change does.
+// `headrace bench host` shows what a change does.
 constexpr int64_t AHEAD = 3072;
 
 template <class F>
