@@ -11,15 +11,16 @@ import functools
 import logging
 import os
 import sys
-from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint64, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_float, c_int32, c_int64, c_uint64, c_void_p
 from pathlib import Path
 
 from engine.formats.blob import BlobSpec
+from engine.native.structures import AttentionLayout, Matrix, Rotation, Sequence
 from engine.paths import debug_setting
 
 logger = logging.getLogger(__name__)
 
-ABI = 1
+ABI = 2
 FOLDER = Path(__file__).resolve().parent / "_build"
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 _NAMES = "float32 bfloat16 float16 fp8_block nvfp4 mxfp4 q8_0 q4_0 q4_1 q4_k q6_k"
@@ -58,7 +59,17 @@ _SIGNATURES = {
     "headrace_tier": (c_int32,),
     "headrace_set_tier": (c_int32, c_int32),
     "headrace_set_threads": (c_int32, c_int32),
-    "headrace_linear": (c_int32, *_MATRIX, c_void_p, c_int32, c_int64, c_void_p, c_void_p),
+    "headrace_products": (c_int32, POINTER(Matrix), c_int32, c_void_p, c_int32, c_int64, c_void_p),
+    "headrace_mlp": (c_int32, POINTER(Matrix), c_int32, c_void_p, c_int32, c_int64, c_void_p),
+    "headrace_attention": (
+        *(c_int32, POINTER(AttentionLayout), POINTER(Sequence)),
+        *(c_int64, c_void_p, c_void_p),
+    ),
+    "headrace_rms_norm": (
+        *(c_int32, c_void_p, c_void_p, c_void_p, c_float),
+        *(c_int64, c_int64, c_void_p, c_void_p),
+    ),
+    "headrace_rotate_and_store": (c_int32, POINTER(AttentionLayout), POINTER(Rotation)),
     "headrace_moe_rows": (
         *(c_int32, POINTER(ExpertLayout), c_void_p, c_int64, c_void_p, c_int32),
         *(c_int64, c_int64, c_void_p, c_int32, c_void_p),
@@ -85,7 +96,11 @@ class Library:
         for name, (result, *arguments) in _SIGNATURES.items():
             function = getattr(self._library, name)
             function.restype, function.argtypes = result, arguments
-        self.linear = self._library.headrace_linear
+        self.products = self._library.headrace_products
+        self.mlp = self._library.headrace_mlp
+        self.attention = self._library.headrace_attention
+        self.rms_norm = self._library.headrace_rms_norm
+        self.rotate_and_store = self._library.headrace_rotate_and_store
         self.moe_rows = self._library.headrace_moe_rows
         self.moe_combine = self._library.headrace_moe_combine
         self.decode = self._library.headrace_decode
