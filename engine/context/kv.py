@@ -82,12 +82,6 @@ class KvPages:
             pages[rows] = seq.pages[batch.positions[rows] // self.page_tokens]
         return KvSlots(pages, batch.positions % self.page_tokens)
 
-    def write(self, layer: int, slots: KvSlots, k: Tensor, v: Tensor) -> None:
-        """Store k and v [N, kv_heads, head_dim] of the rows at `slots`."""
-        keys, values = self.layer(layer)
-        keys[slots.pages, slots.offsets] = k.to(self.dtype)
-        values[slots.pages, slots.offsets] = v.to(self.dtype)
-
     def read(self, layer: int, pages: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
         """Copies of a sequence's first keys and values: [tokens, kv_heads, head_dim] each."""
         keys, values = self.layer(layer)

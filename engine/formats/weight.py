@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StoredWeight:
     """A matrix [out, in] (or a vector) in its stored format.
 
@@ -28,3 +28,11 @@ class StoredWeight:
     @property
     def nbytes(self) -> int:
         return sum(part.nbytes for part in self.parts.values())
+
+
+@dataclass(frozen=True, eq=False)
+class Projections:
+    """Matrices that multiply the same rows, each with its bias [out] or None."""
+
+    weights: tuple[StoredWeight, ...]
+    biases: tuple[torch.Tensor | None, ...]

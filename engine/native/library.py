@@ -13,11 +13,23 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    POINTER,
+    Structure,
+    c_char_p,
+    c_float,
+    c_int32,
+    c_int64,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from pathlib import Path
 from typing import Any
 
 from engine.formats.blob import BlobSpec
+from engine.native import structures
+from engine.native.structures import AttentionLayout, Matrix, Rotation
 from engine.paths import debug_setting, program
 
 logger = logging.getLogger(__name__)
@@ -84,7 +96,17 @@ _SIGNATURES = {
     "headrace_tier": (c_int32,),
     "headrace_set_tier": (c_int32, c_int32),
     "headrace_set_threads": (c_int32, c_int32),
-    "headrace_linear": (c_int32, *_MATRIX, c_void_p, c_int32, c_int64, c_void_p, c_void_p),
+    "headrace_products": (c_int32, POINTER(Matrix), c_int32, c_void_p, c_int32, c_int64, c_void_p),
+    "headrace_mlp": (c_int32, POINTER(Matrix), c_int32, c_void_p, c_int32, c_int64, c_void_p),
+    "headrace_attention": (
+        *(c_int32, POINTER(AttentionLayout), POINTER(structures.Sequence)),
+        *(c_int64, c_void_p, c_void_p),
+    ),
+    "headrace_rms_norm": (
+        *(c_int32, c_void_p, c_void_p, c_void_p, c_float),
+        *(c_int64, c_int64, c_void_p, c_void_p),
+    ),
+    "headrace_rotate_and_store": (c_int32, POINTER(AttentionLayout), POINTER(Rotation)),
     "headrace_moe_rows": (
         *(c_int32, POINTER(ExpertLayout), c_void_p, c_int64, c_void_p, c_int32),
         *(c_int64, c_int64, c_void_p, c_int32, c_void_p),
@@ -128,7 +150,11 @@ class Library:
         if found != ABI:
             raise NativeError(f"{path} has interface {found}, this version needs {ABI}")
         self.typed(_SIGNATURES)
-        self.linear = self.functions.headrace_linear
+        self.products = self.functions.headrace_products
+        self.mlp = self.functions.headrace_mlp
+        self.attention = self.functions.headrace_attention
+        self.rms_norm = self.functions.headrace_rms_norm
+        self.rotate_and_store = self.functions.headrace_rotate_and_store
         self.moe_rows = self.functions.headrace_moe_rows
         self.moe_combine = self.functions.headrace_moe_combine
         self.decode = self.functions.headrace_decode

@@ -80,9 +80,9 @@ void products(int32_t format, size_t rows, size_t columns, size_t tokens) {
   fill(x.floats(), tokens * columns);
   fill(bias.floats(), rows);
   const auto call = [&](const float *from, size_t count, float *to) {
-    return headrace_linear(format, static_cast<int64_t>(rows), static_cast<int64_t>(columns),
-                           weight.data, scale.data, global.data, from, 0,
-                           static_cast<int64_t>(count), bias.floats(), to);
+    const headrace_matrix matrix = {static_cast<int64_t>(rows), static_cast<int64_t>(columns),
+                                    weight.data, scale.data, global.data, bias.floats(), format};
+    return headrace_products(&matrix, 1, from, 0, static_cast<int64_t>(count), to);
   };
   require(call(x.floats(), tokens, y.floats()) == 0, "a product");
   for (size_t t = 0; t < tokens; t += 5) {
@@ -134,6 +134,79 @@ void layer_step(int32_t format, size_t hidden, size_t inner, size_t tokens, size
   headrace_set_threads(1);
 }
 
+// Gate, up and down of a feed-forward, and gate and up side by side.
+void feed_forward(int32_t format, size_t hidden, size_t inner, size_t tokens) {
+  const Shape up = shape(format, inner, hidden), down = shape(format, hidden, inner);
+  Bytes gates(inner * up.row_bytes), ups(inner * up.row_bytes), downs(hidden * down.row_bytes);
+  Bytes scale(up.scale_bytes), down_scale(down.scale_bytes), global(4), bias(inner * 4);
+  Bytes x(tokens * hidden * 4), y(tokens * hidden * 4), again(tokens * hidden * 4);
+  Bytes both(2 * tokens * inner * 4);
+  fill(x.floats(), tokens * hidden);
+  fill(bias.floats(), inner);
+  const int64_t h = static_cast<int64_t>(hidden), i = static_cast<int64_t>(inner);
+  const headrace_matrix matrices[] = {
+      {i, h, gates.data, scale.data, global.data, bias.floats(), format},
+      {i, h, ups.data, scale.data, global.data, nullptr, format},
+      {h, i, downs.data, down_scale.data, global.data, nullptr, format}};
+  const int64_t count = static_cast<int64_t>(tokens);
+  for (int threads : {1, 3}) {
+    headrace_set_threads(threads);
+    float *out = threads == 1 ? y.floats() : again.floats();
+    require(headrace_mlp(matrices, 0, x.floats(), 0, count, out) == 0, "a feed-forward");
+    require(headrace_products(matrices, 2, x.floats(), 0, count, both.floats()) == 0, "two");
+  }
+  require(!std::memcmp(y.data, again.data, tokens * hidden * 4), "a feed-forward by threads");
+  headrace_set_threads(1);
+}
+
+void attend(int32_t type, size_t dim, size_t group, int64_t context, int64_t length) {
+  constexpr size_t PAGES = 50, PAGE_TOKENS = 16, KV_HEADS = 2;
+  const size_t size = type == 0 ? 4 : 2, heads = KV_HEADS * group, page = PAGE_TOKENS * KV_HEADS;
+  Bytes keys(PAGES * page * dim * size), values(PAGES * page * dim * size);
+  if (type == 0) fill(keys.floats(), PAGES * page * dim);
+  const size_t rows = static_cast<size_t>(length) + 1, numbers = rows * heads * dim;
+  Bytes q(numbers * size), out(numbers * 4), again(numbers * 4);
+  if (type == 0) fill(q.floats(), numbers);
+  const size_t used = (static_cast<size_t>(context + length) + PAGE_TOKENS - 1) / PAGE_TOKENS;
+  std::vector<int64_t> table(used);
+  for (size_t i = 0; i < used; ++i) table[i] = static_cast<int64_t>(i * 7 % PAGES);
+  const headrace_attention_layout layout = {
+      static_cast<int64_t>(heads), KV_HEADS, static_cast<int64_t>(dim), PAGES, PAGE_TOKENS,
+      static_cast<int64_t>(page * dim), static_cast<int64_t>(KV_HEADS * dim), keys.data,
+      values.data, type, 0.125f};
+  const headrace_sequence sequences[] = {
+      {0, length, context, static_cast<int64_t>(used), table.data()}, {length, 1, 0, 1, table.data()}};
+  for (int threads : {1, 3}) {
+    headrace_set_threads(threads);
+    float *to = threads == 1 ? out.floats() : again.floats();
+    require(headrace_attention(&layout, sequences, 2, q.data, to) == 0, "attention");
+  }
+  require(!std::memcmp(out.data, again.data, numbers * 4), "attention by threads");
+  table[0] = PAGES;
+  require(headrace_attention(&layout, sequences, 2, q.data, out.floats()) != 0, "a page too far");
+  headrace_set_threads(1);
+}
+
+void norm_and_rotate(int64_t rows) {
+  const size_t count = static_cast<size_t>(rows);
+  Bytes x(count * 132), weight(132), sum(count * 132), out(count * 132);
+  fill(x.floats(), count * 33);
+  fill(weight.floats(), 33);
+  require(headrace_rms_norm(x.floats(), x.floats(), weight.floats(), 1e-5f, rows, 33, sum.floats(),
+                            out.floats()) == 0,
+          "a norm");
+  Bytes q(count * 192), k(count * 96), v(count * 96), turned(count * 192), angles(count * 16);
+  Bytes keys(4 * 2 * 96), values(4 * 2 * 96);
+  std::vector<int64_t> pages(count, 3), offsets(count, 1);
+  const headrace_attention_layout layout = {6, 3, 8, 4, 2, 48, 24, keys.data, values.data, 0, 1.0f};
+  const headrace_rotation rotation = {rows, 4, q.floats(), k.floats(), v.floats(), angles.floats(),
+                                      angles.floats(), pages.data(), offsets.data(),
+                                      turned.floats()};
+  require(headrace_rotate_and_store(&layout, &rotation) == 0, "a rotation");
+  pages[0] = 4;
+  require(headrace_rotate_and_store(&layout, &rotation) != 0, "a rotation to a page too far");
+}
+
 }  // namespace
 
 int main() {
@@ -157,6 +230,16 @@ int main() {
       layer_step(format, 576, 64, 70, 3);
       layer_step(format, 160, 288, 9, 4);
     }
+    for (int32_t format = 0; format < FORMATS; ++format)
+      for (size_t tokens : {1, 5, 40})
+        if (group(format) <= 32) feed_forward(format, 96, 160, tokens);
+    for (int32_t type : {0, 1}) {
+      attend(type, 64, 3, 0, 37);
+      attend(type, 32, 1, 700, 1);
+      attend(type, 96, 2, 61, 3);
+      attend(type, 256, 8, 100, 9);
+    }
+    norm_and_rotate(1);
     std::printf("%s is in order\n", headrace_tier_name(tier));
   }
   // Callers of several threads, while the pool changes its size.
@@ -167,7 +250,8 @@ int main() {
       std::vector<float> w(200 * 256, 0.5f), x(256, 1.0f), y(200);
       for (int round = 0; round < 200; ++round) {
         if (round % 50 == 49) headrace_set_threads(1 + (round + i) % 4);
-        headrace_linear(0, 200, 256, w.data(), nullptr, nullptr, x.data(), 0, 1, nullptr, y.data());
+        const headrace_matrix matrix = {200, 256, w.data(), nullptr, nullptr, nullptr, 0};
+        headrace_products(&matrix, 1, x.data(), 0, 1, y.data());
         if (y[199] != 128.0f) std::exit(2);
       }
     });

@@ -134,9 +134,10 @@ void many_rounds(int rounds) {
   std::atomic<bool> over{false};
   std::thread other([&] {
     std::vector<float> w(64 * 64, 0.5f), x(64, 1.0f), y(64);
+    const headrace_matrix matrix{64, 64, w.data(), nullptr, nullptr, nullptr, 0};
     for (int i = 0; !over; ++i) {
       if (i % 20 == 0) headrace_set_threads(2 + i / 20 % 3);
-      headrace_linear(0, 64, 64, w.data(), nullptr, nullptr, x.data(), 0, 1, nullptr, y.data());
+      headrace_products(&matrix, 1, x.data(), HEADRACE_X_FLOAT32, 1, y.data());
       require(y[63] == 32.0f, "another caller's product");
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }

@@ -18,6 +18,7 @@ from engine.kernels.linear import linear
 from engine.kernels.moe import moe_combine, moe_expert_rows
 from engine.native import library as module
 from engine.native.library import Library, NativeError, library
+from engine.native.structures import Matrix
 from tests.experts.checkpoint_experts import store
 from tests.project.checkout import ROOT
 
@@ -127,10 +128,15 @@ def test_a_run_without_the_library_gives_the_same_answer(native: Library) -> Non
 def test_bad_calls_return_a_status(native: Library) -> None:
     words = torch.zeros(64)
     at = words.data_ptr()
-    assert native.linear(99, 4, 4, at, None, None, at, 0, 1, None, at) == module.BAD_ARGUMENT
-    assert native.linear(4, 4, 24, at, at, at, at, 0, 1, None, at) == module.BAD_ARGUMENT
-    assert native.linear(3, 4, 4, at, None, None, at, 0, 1, None, at) == module.BAD_ARGUMENT
-    assert native.linear(0, 4, 4, at, None, None, at, 7, 1, None, at) == module.BAD_ARGUMENT
+    for *shape, scale, kind in (
+        (99, 4, 4, None, 0),
+        (4, 4, 24, at, 0),
+        (3, 4, 4, None, 0),
+        (0, 4, 4, None, 7),
+    ):
+        storage, rows, columns = shape
+        matrix = Matrix(rows, columns, at, scale, scale, None, storage)
+        assert native.products(matrix, 1, at, kind, 1, at) == module.BAD_ARGUMENT
     assert native.decode(0, 4, 4, at, None, None, 3, 2, at) == module.BAD_ARGUMENT
 
 

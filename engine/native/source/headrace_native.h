@@ -60,11 +60,64 @@ HEADRACE_EXPORT int32_t headrace_set_threads(int32_t threads);
 HEADRACE_EXPORT int32_t headrace_set_cpus(const int32_t *cpus, int32_t count, int32_t each);
 HEADRACE_EXPORT int32_t headrace_placed(void);
 
-/* y[tokens, rows] = x[tokens, columns] times the stored matrix transposed, plus bias (or NULL). */
-HEADRACE_EXPORT int32_t headrace_linear(int32_t format, int64_t rows, int64_t columns,
-                                        const void *weight, const void *scale,
-                                        const void *scale_2, const void *x, int32_t x_type,
-                                        int64_t tokens, const float *bias, float *y);
+/* A stored matrix [rows, columns]; parts that its format lacks are NULL. The bias may be NULL. */
+typedef struct {
+  int64_t rows, columns;
+  const void *weight, *scale, *scale_2;
+  const float *bias;
+  int32_t format;
+} headrace_matrix;
+
+/* For each matrix in turn y[tokens, its rows] = x[tokens, columns] times it transposed, plus its bias.
+   All have the same columns; their results lie end to end. */
+HEADRACE_EXPORT int32_t headrace_products(const headrace_matrix *matrices, int32_t count,
+                                          const void *x, int32_t x_type, int64_t tokens, float *y);
+
+/* y[tokens, rows of down] = down(act(gate(x), up(x))); the matrices are gate, up, down. */
+HEADRACE_EXPORT int32_t headrace_mlp(const headrace_matrix *matrices, int32_t activation,
+                                     const void *x, int32_t x_type, int64_t tokens, float *y);
+
+/* Keys and values [pages, page_tokens, kv_heads, head_dim] of `type` (HEADRACE_X_*), from the first
+   number of page 0; strides count numbers. */
+typedef struct {
+  int64_t heads, kv_heads, head_dim;
+  int64_t pages, page_tokens, page_stride, token_stride;
+  void *keys, *values;
+  int32_t type;
+  float scale;
+} headrace_attention_layout;
+
+/* Rows start .. start + length of a batch, whose first is at position `context` of `pages`. */
+typedef struct {
+  int64_t start, length, context, page_count;
+  const int64_t *pages;
+} headrace_sequence;
+
+/* out[tokens, heads, head_dim] = causal attention of q (of the layout's type) over the pages. Each
+   sequence is computed in an order of its own. head_dim is a multiple of 32. */
+HEADRACE_EXPORT int32_t headrace_attention(const headrace_attention_layout *layout,
+                                           const headrace_sequence *sequences, int64_t count,
+                                           const void *q, float *out);
+
+/* out = x over the root of its mean square (plus eps), times weight, row by row. With `added` it is
+   x + added that is normed and kept in `sum`; both may be NULL. */
+HEADRACE_EXPORT int32_t headrace_rms_norm(const float *x, const float *added, const float *weight,
+                                          float eps, int64_t rows, int64_t columns, float *sum,
+                                          float *out);
+
+/* q [rows, heads, head_dim], k and v [rows, kv_heads, head_dim]; cosines and sines [rows, half] of
+   their positions; each row's page and offset in it; where the turned q goes, which is not q. */
+typedef struct {
+  int64_t rows, half;
+  const float *q, *k, *v, *cosines, *sines;
+  const int64_t *pages, *offsets;
+  float *turned;
+} headrace_rotation;
+
+/* Turns the pairs (i, i + half) of q and k by their row's angles, and writes k and v at their places.
+   Keys and values are float32. */
+HEADRACE_EXPORT int32_t headrace_rotate_and_store(const headrace_attention_layout *layout,
+                                                  const headrace_rotation *rotation);
 
 /* rows[t, j, hidden] = down(act(gate(x[t]), up(x[t]))) of blob slots[t, j]; a negative slot leaves
    its row as it is. */

@@ -1,6 +1,5 @@
-// One layer step of routed experts, in one region of three phases: arrange the activations (a few
-// are arranged before it), gate and up with their activation, down. Every expert's weights are read
-// once for all tokens routed to it.
+// One layer step of routed experts, in three phases: arrange the activations, gate and up with
+// their activation, down. Every expert's weights are read once for all tokens routed to it.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -32,7 +31,6 @@ struct Step {
   std::vector<int64_t> routes;  // token * width + route, grouped by slot
   std::vector<Group> groups;
   int64_t inner_tiles, hidden_tiles, tile_bytes;
-  int first_phase;
 };
 
 struct Expert {
@@ -127,7 +125,6 @@ void down(const Step &s, int64_t task, int thread) {
 
 void work(void *context, int phase, int64_t task, int thread) {
   const Step &s = *static_cast<const Step *>(context);
-  phase += s.first_phase;
   if (phase == 1) return gate_and_up(s, task, thread);
   if (phase == 2) return down(s, task, thread);
   const int64_t first = task * ARRANGED_AT_ONCE;
@@ -163,7 +160,7 @@ int32_t moe_rows(Engine &engine, const headrace_expert_layout &layout, const uin
   const Arrangement gate_up(*engine.tier, probe.gate.format, layout.hidden);
   const Arrangement down(*engine.tier, probe.down.format, layout.intermediate);
   Step s{engine, layout, bank, x, x_type, tokens, routes, activation, rows, gate_up, down,
-         {}, {}, divide_up(layout.intermediate, TILE), divide_up(layout.hidden, TILE), 0, 0};
+         {}, {}, divide_up(layout.intermediate, TILE), divide_up(layout.hidden, TILE), 0};
   if (!plan(s, slots, blobs)) return HEADRACE_BAD_SLOT;
   if (s.routes.empty()) return HEADRACE_OK;
 
@@ -183,17 +180,12 @@ int32_t moe_rows(Engine &engine, const headrace_expert_layout &layout, const uin
 
   const int64_t groups = static_cast<int64_t>(s.groups.size());
   const int threads = threads_for(engine, all * layout.hidden * layout.intermediate * 3);
-  Region region{3,
-                {divide_up(tokens, ARRANGED_AT_ONCE), groups * s.inner_tiles,
-                 groups * s.hidden_tiles},
-                work,
-                &s};
-  if (region.tasks[0] == 1) {  // not worth a barrier
-    work(&s, 0, 0, 0);
-    s.first_phase = 1;
-    region = {2, {region.tasks[1], region.tasks[2]}, work, &s};
-  }
-  engine.pool.run(region, threads);
+  engine.pool.run({3,
+                   {divide_up(tokens, ARRANGED_AT_ONCE), groups * s.inner_tiles,
+                    groups * s.hidden_tiles},
+                   work,
+                   &s},
+                  threads);
   return HEADRACE_OK;
 }
 

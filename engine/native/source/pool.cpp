@@ -141,6 +141,18 @@ void Pool::work(const View &view, int place, int thread) {
   }
 }
 
+// A first phase of one task is not worth a barrier.
+void Pool::run_from_second(Region region, int limit) {
+  region.work(region.context, 0, 0, 0);
+  Region rest{region.phases - 1, {}, nullptr, &region};
+  std::copy(region.tasks + 1, region.tasks + region.phases, rest.tasks);
+  rest.work = [](void *whole, int phase, int64_t task, int thread) {
+    const Region &r = *static_cast<const Region *>(whole);
+    r.work(r.context, phase + 1, task, thread);
+  };
+  run(rest, limit);
+}
+
 void Pool::run(const Region &region, int limit) {
   limit = std::min(limit, threads());
   if (limit <= 1) {
@@ -149,6 +161,7 @@ void Pool::run(const Region &region, int limit) {
         region.work(region.context, phase, task, 0);
     return;
   }
+  if (region.phases > 1 && region.tasks[0] == 1) return run_from_second(region, limit);
   const uint32_t number = region_.load(std::memory_order_relaxed) + 1;
   joined_.value.store(tagged(number) + 1, std::memory_order_relaxed);  // the caller
   for (int phase = 0; phase < region.phases; ++phase) {

@@ -58,6 +58,7 @@ class Pool {
   };
   struct View;
 
+  void run_from_second(Region region, int limit);
   void start(int threads);
   void stop();
   std::vector<int> cpus_of(int thread) const;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "attention.h"
 #include "matrix.h"
 
 namespace headrace {
@@ -29,6 +30,7 @@ struct Tier {
   Kernel kernels[static_cast<int>(Format::count)];  // by format
   void (*glu)(int activation, const float *gate, const float *up, float *out, int64_t count);
   uint64_t (*read)(const uint8_t *bytes, int64_t count);
+  AttentionKernel attention;
 };
 
 const Tier *portable_tier();

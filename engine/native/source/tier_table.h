@@ -5,6 +5,8 @@
 
 #include "kernels.h"
 
+#include "attention_kernel.h"
+
 #include "formats/fp8_block.h"
 #include "formats/gguf.h"
 #include "formats/nvfp4.h"
@@ -30,6 +32,7 @@ inline Tier table(const char *name) {
   t.kernels[static_cast<int>(Format::q6_k)] = kernel<Q6_K>();
   t.glu = glu;
   t.read = read;
+  t.attention = attention_kernel();
   return t;
 }
 
