@@ -47,11 +47,15 @@ struct Engine {
 // Activations [tokens, columns] as a kernel wants them.
 struct Arrangement {
   const Kernel *kernel;
-  int width;
   int64_t columns, padded;
 
   Arrangement(const Tier &tier, Format format, int64_t columns);
   void arrange(const void *x, int32_t x_type, int64_t first, int64_t last, float *out) const;
+  // Where a column lies in an arranged row.
+  int64_t place(int64_t column) const {
+    const int64_t within = column & (kernel->chunk - 1);
+    return column - within + kernel->places[within];
+  }
 };
 
 int32_t linear(Engine &engine, const Matrix &matrix, const void *x, int32_t x_type, int64_t tokens,

@@ -60,27 +60,12 @@ bool read_expert(const headrace_expert_layout &l, const uint8_t *blob, Expert &e
                   e.down);
 }
 
-// Where a float32 activation of the down product lies; `place` with shifts.
-struct Places {
-  int width_bits = 0, lane_bits = 0;
-  explicit Places(const Arrangement &a) {
-    while (1 << width_bits < a.width) ++width_bits;
-    while (1 << lane_bits < a.kernel->lane) ++lane_bits;
-  }
-  int64_t operator()(int64_t i) const {
-    const int64_t within = i & ((int64_t{1} << (width_bits + lane_bits)) - 1);
-    const int64_t at = within & ((int64_t{1} << lane_bits) - 1);
-    return i - within + (at << width_bits) + (within >> lane_bits);
-  }
-};
-
 void gate_and_up(const Step &s, int64_t task, int thread) {
   const Group &group = s.groups[static_cast<size_t>(task / s.inner_tiles)];
   const int64_t row = task % s.inner_tiles * TILE;
   const int64_t count = std::min(TILE, s.layout.intermediate - row);
   Expert e;
   read_expert(s.layout, s.bank + group.slot * s.layout.stride, e);
-  const Places places(s.down);
   float *scratch = s.engine.scratch[static_cast<size_t>(thread)].floats();
   float *gate = scratch + s.tile_bytes / 4;
   float *up = gate + TOKEN_BLOCK * TILE;
@@ -99,7 +84,7 @@ void gate_and_up(const Step &s, int64_t task, int thread) {
     for (int64_t t = 0; t < tokens; ++t) {
       s.engine.tier->glu(s.activation, gates[t], ups[t], gates[t], count);
       float *inner = s.engine.inner.floats() + (begin + t) * s.down.padded;
-      for (int64_t r = 0; r < count; ++r) inner[places(row + r)] = gates[t][r];
+      for (int64_t r = 0; r < count; ++r) inner[s.down.place(row + r)] = gates[t][r];
     }
   }
 }
