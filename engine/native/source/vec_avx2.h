@@ -214,13 +214,16 @@ HR_INLINE U32 widen(const uint8_t *p) {
 HR_INLINE U32 widen_signed(const uint8_t *p) {
   return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p)));
 }
+HR_INLINE U32 widen_bytes(const uint64_t *words, int i) {
+  return _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(words[i / 8])));
+}
 HR_INLINE F32 to_f32(U32 v) { return _mm256_cvtepi32_ps(v); }
 
 // --- 4-bit codes from 0 with a scale and a minimum -----------------------------------------------
 
-// Eight lanes of one number, eight of another; the vector from lane i on.
-HR_INLINE F32 eight_each(float first, float second, int i) {
-  return broadcast(i < 8 ? first : second);
+// Four lanes of one number and four of the other in turns; the vector from lane i on.
+HR_INLINE F32 four_each(float first, float second, int) {
+  return _mm256_blend_ps(broadcast(first), broadcast(second), 0xF0);
 }
 
 // The first four of `words` as float16, every other one times `odd`.

@@ -166,12 +166,18 @@ HR_INLINE U32 widen(const uint8_t *p) {
 HR_INLINE U32 widen_signed(const uint8_t *p) {
   return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
 }
+// Bytes i .. i + W of these words, from registers: loads must not meet stores of other sizes.
+HR_INLINE U32 widen_bytes(const uint64_t *words, int) {
+  return _mm512_cvtepu8_epi32(_mm_set_epi64x(static_cast<int64_t>(words[1]),
+                                             static_cast<int64_t>(words[0])));
+}
 HR_INLINE F32 to_f32(U32 v) { return _mm512_cvtepi32_ps(v); }
 
 // --- 4-bit codes from 0 with a scale and a minimum -----------------------------------------------
 
-HR_INLINE F32 eight_each(float first, float second, int) {
-  return _mm512_mask_blend_ps(0xFF00, broadcast(first), broadcast(second));
+// Four lanes of one number and four of the other in turns; the vector from lane i on.
+HR_INLINE F32 four_each(float first, float second, int) {
+  return _mm512_mask_blend_ps(0xF0F0, broadcast(first), broadcast(second));
 }
 
 // The first four of `words` as float16, every other one times `odd`.

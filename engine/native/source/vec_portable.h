@@ -235,6 +235,11 @@ HR_INLINE U32 widen_signed(const uint8_t *p) {
   HR_LANES r.v[i] = static_cast<uint32_t>(static_cast<int32_t>(static_cast<int8_t>(p[i])));
   return r;
 }
+HR_INLINE U32 widen_bytes(const uint64_t *words, int first) {
+  U32 r;
+  HR_LANES r.v[i] = words[first / 8] >> 8 * i & 0xFF;
+  return r;
+}
 HR_INLINE F32 to_f32(U32 a) {
   F32 r;
   HR_LANES r.v[i] = static_cast<float>(static_cast<int32_t>(a.v[i]));
@@ -242,9 +247,11 @@ HR_INLINE F32 to_f32(U32 a) {
 }
 
 // 4-bit codes from 0 with a scale and a minimum: as in vec_avx512.h.
-// Eight lanes of one number, eight of another; the vector from lane i on.
-HR_INLINE F32 eight_each(float first, float second, int i) {
-  return broadcast(i < 8 ? first : second);
+// Four lanes of one number and four of the other in turns; the vector from lane `first_lane` on.
+HR_INLINE F32 four_each(float first, float second, int first_lane) {
+  F32 r;
+  HR_LANES r.v[i] = (first_lane + i) / 4 % 2 ? second : first;
+  return r;
 }
 
 template <int odd>

@@ -92,14 +92,15 @@ struct Q4_K {
   template <bool, class Part, class Close>
   static HR_INLINE void visit(const Row &row, int64_t c, int, Part &&part, Close &&close) {
     const uint8_t *at = row.codes + c * code_bytes;
-    alignas(64) float numbers[16];  // scales, then minima
+    alignas(64) float numbers[16];
     decode_numbers(at, numbers);
     HR_IN_MEMORY(numbers);
     constexpr int pairs = 4 / shares;
     for (int s = 0; s < 4; s += pairs) {
       for (int i = s; i < s + pairs; ++i) {
         const uint8_t *codes = at + 16 + i * 32;
-        visit_nibbles<false, 1>(codes, codes + 16, numbers + i * 2, numbers + 8 + i * 2,
+        const float *pair = numbers + i / 2 * 8 + i % 2 * 2;
+        visit_nibbles<false, 1>(codes, codes + 16, pair, pair + 4,
                                 [&](int p, F32 w) { part(i * 64 / W + p, w); });
       }
       close();
@@ -107,21 +108,23 @@ struct Q4_K {
   }
 
  private:
-  // Codes of six bits: scales 0 .. 3, then minima, in the low bits of the first eight bytes; the
-  // low four bits of scales and minima 4 .. 7 in the nibbles of the last four bytes, their high two
-  // above the first eight.
+  // Scales 0 .. 3, minima 0 .. 3, scales 4 .. 7, minima 4 .. 7. Their codes have six bits: those of
+  // the first eight lie in the low bits of as many bytes, the low four of the others in the nibbles
+  // of the last four bytes, their high two above the first eight.
   static HR_INLINE void decode_numbers(const uint8_t *at, float *numbers) {
-    uint32_t words[3], codes[4];
-    std::memcpy(words, at + 4, 12);
-    codes[0] = words[0] & 0x3F3F3F3F;
-    codes[1] = (words[2] & 0x0F0F0F0F) | (words[0] >> 2 & 0x30303030);
-    codes[2] = words[1] & 0x3F3F3F3F;
-    codes[3] = (words[2] >> 4 & 0x0F0F0F0F) | (words[1] >> 2 & 0x30303030);
-    uint8_t bytes[16];
-    std::memcpy(bytes, codes, 16);
-    const float by = half(at), least = -half(at + 2);
+    uint32_t halves, last;
+    uint64_t codes[2], high;
+    std::memcpy(&halves, at, 4);
+    std::memcpy(codes, at + 4, 8);
+    std::memcpy(&last, at + 12, 4);
+    high = codes[0] >> 2 & 0x3030303030303030;
+    codes[0] &= 0x3F3F3F3F3F3F3F3F;
+    codes[1] = high | (last & 0x0F0F0F0F) | static_cast<uint64_t>(last & 0xF0F0F0F0) << 28;
+    alignas(16) float by[4];
+    store_halves<-1>(halves, by);
+    HR_IN_MEMORY(by);
     for (int i = 0; i < 16; i += W)
-      store_f32(numbers + i, mul(eight_each(by, least, i), to_f32(widen(bytes + i))));
+      store_f32(numbers + i, mul(four_each(by[0], by[1], i), to_f32(widen_bytes(codes, i))));
   }
 };
 
