@@ -112,6 +112,10 @@ void layer_step(int32_t format, size_t hidden, size_t inner, size_t tokens, size
   l.gate_up_scale = up.scale_bytes ? part(2 * up.scale_bytes) : -1;
   l.down_weight = part(hidden * down.row_bytes);
   l.down_scale = down.scale_bytes ? part(down.scale_bytes) : -1;
+  const size_t item = format % 2 ? 2 : 4;
+  l.bias_type = format % 2 ? HEADRACE_X_BFLOAT16 : HEADRACE_X_FLOAT32;
+  l.gate_up_bias = width % 2 ? part(2 * inner * item) : -1;
+  l.down_bias = width % 2 ? part(hidden * item) : -1;
   l.gate_up_scale_2 = format == 4 ? part(8) : -1;
   l.down_scale_2 = format == 4 ? part(4) : -1;
   l.stride = static_cast<int64_t>((end + 63) / 64 * 64);
