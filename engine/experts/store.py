@@ -139,6 +139,13 @@ def _spec_of(
     return blob_spec(gate.format, hidden, inner, down.format, biases.pop())
 
 
+def _described(spec: BlobSpec) -> str:
+    return (
+        f"{spec.gate_up_format} [{spec.intermediate}, {spec.hidden}] and {spec.down_format} "
+        f"with {spec.bias or 'no'} biases"
+    )
+
+
 def _bias_type(weight: StoredWeight) -> str | None:
     bias = weight.parts.get("bias")
     return None if bias is None else str(bias.dtype).removeprefix("torch.")
@@ -149,17 +156,14 @@ def _write(blob: Tensor, plan: LayerPlan, number: int, expert: ExpertTensors) ->
     spec = _spec_of(gate, up, down, plan.layer, number)
     if spec != plan.spec:
         raise UnsupportedModel(
-            f"expert {number} of layer {plan.layer} is stored as {spec.gate_up_format} "
-            f"[{spec.intermediate}, {spec.hidden}], {spec.down_format} and {spec.bias or 'no'} biases, "
-            "the layer's first as "
-            f"{plan.spec.gate_up_format} [{plan.spec.intermediate}, {plan.spec.hidden}], "
-            f"{plan.spec.down_format} and {plan.spec.bias or 'no'} biases"
+            f"expert {number} of layer {plan.layer} is stored as {_described(spec)}, the layer's "
+            f"first as {_described(plan.spec)}"
         )
     for matrix, weights in (("gate_up", (gate, up)), ("down", (down,))):
         for name in weights[0].parts:
             target = part_view(blob.unsqueeze(0), spec, f"{matrix}.{name}")[0]
-            # Stacked rows, block scales with a leading index, biases and globals are one shape here:
-            # the matrices of the blob, one after the other.
+            # Stacked rows, block scales with a leading index, biases and globals have one shape
+            # here: the matrices of the blob, one after the other.
             stacked = target.view(len(weights), *_stored_shape(target, name, len(weights)))
             for index, weight in enumerate(weights):
                 _copy(stacked[index], weight.parts[name], f"{matrix}.{name}", plan.layer, number)

@@ -1,8 +1,9 @@
 """One expert's weights end to end: the one layout that copies, GPU and CPU kernels all read.
 
 Order of a blob: gate rows then up rows in one matrix, its scales, its biases, the down matrix with
-the same, and last the float32 globals. Every part begins at a multiple of 16 bytes (for 16-byte loads), blobs
-follow one another at a multiple of 4 KiB. Nothing is requantised or repacked: bytes are as stored.
+the same, and last the float32 globals. Every part begins at a multiple of 16 bytes (for 16-byte
+loads), blobs follow one another at a multiple of 4 KiB. Nothing is requantised or repacked: bytes
+are as stored.
 
   format                     gate_up.weight        gate_up.scale               globals
   float32 bfloat16 float16   [2I, H]               -                           -

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.experts.store import ExpertStore, plan_layers
 from engine.errors import UnsupportedModel
+from engine.experts.store import ExpertStore, plan_layers
 from engine.formats.blob import BlobSpec
 from engine.formats.weight import StoredWeight
 from engine.kernels.moe import moe_combine, moe_expert_rows, moe_experts

@@ -34,6 +34,8 @@ const Tier *portable_tier();
 #if defined(HEADRACE_X86)
 const Tier *avx2_tier();
 const Tier *avx512_tier();
+#elif defined(HEADRACE_NEON)
+const Tier *neon_tier();
 #endif
 
 // Tiers that are compiled in, ascending, and whether this machine can run them.

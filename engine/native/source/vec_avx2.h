@@ -143,22 +143,27 @@ HR_INLINE WordPairs look_up(U32 codes, Table table) {
 HR_INLINE U32 low_nibbles(U32 bytes) { return _mm256_and_si256(bytes, _mm256_set1_epi8(15)); }
 HR_INLINE U32 high_nibbles(U32 bytes) { return low_nibbles(_mm256_srli_epi16(bytes, 4)); }
 
-// --- e2m1: 64 bytes, 16 columns in four lanes ------------------------------------------------------
+// --- e2m1: twice 32 bytes, 16 columns in two lanes or 32 in four -----------------------------------
 
-constexpr int E2M1_CHUNK = 128, NVFP4_SCALES = 4, MXFP4_SCALES = 2;
-// Of each 32 bytes first what is unpacked low, then what is unpacked high; either has the low
-// nibbles of even and of odd bytes, then the high ones.
+constexpr int E2M1_CHUNK = 128, NVFP4_SCALES = 2, MXFP4_SCALES = 2;
+// For groups of 16 columns the second and the third four bytes of sixteen change places, so that
+// either half of eight bytes, which share a scale, comes to the same lanes. Then first what is unpacked low, next what is
+// unpacked high; either has the low nibbles of even and of odd bytes, then the high ones.
+template <int group>
 constexpr int e2m1_place(int i) {
-  const int at = nibble_place(i % 64 / 2);
+  const int byte = i % 64 / 2, four = byte / 4;
+  const int moved = four % 4 == 1 ? byte + 4 : four % 4 == 2 ? byte - 4 : byte;
+  const int at = nibble_place(group == 16 ? moved : byte);
   return i / 64 * 64 + at / (2 * W) * 4 * W + i % 2 * 2 * W + at % (2 * W);
 }
 
-template <bool full, class Visit>
+template <int group, bool full, class Visit>
 HR_INLINE void visit_e2m1(const uint8_t *p, int bytes, Visit &&visit) {
   const Table table = {sixteen_bytes(0x40404040'3F3F3F00, 0xC0C0C0C0'BFBFBF80),
                        sixteen_bytes(0xC0804000'C0800000, 0xC0804000'C0800000)};
   for (int i = 0; i < 2; ++i) {
-    const U32 codes = load_u32<full>(p + i * 32, bytes - i * 32);
+    U32 codes = load_u32<full>(p + i * 32, bytes - i * 32);
+    if constexpr (group == 16) codes = _mm256_shuffle_epi32(codes, _MM_SHUFFLE(3, 1, 2, 0));
     const WordPairs low = look_up(low_nibbles(codes), table);
     const WordPairs high = look_up(high_nibbles(codes), table);
     for (int j = 0; j < 2; ++j) {
@@ -170,22 +175,14 @@ HR_INLINE void visit_e2m1(const uint8_t *p, int bytes, Visit &&visit) {
   }
 }
 
-// The groups of four lanes each.
-HR_INLINE F32 for_four(F32 scales, int first, int second) {
-  return _mm256_permutevar8x32_ps(
-      scales, _mm256_setr_epi32(first, first, first, first, second, second, second, second));
-}
-
 template <bool full>
 HR_INLINE void nvfp4_scales_over_256(const uint8_t *p, int bytes, F32 *out) {
   uint64_t raw = 0;
   std::memcpy(&raw, p, full ? 8 : static_cast<size_t>(bytes));
   const __m128i codes = _mm_cvtsi64_si128(static_cast<int64_t>(raw));
   const F32 scales = e4m3_over_256<true>(_mm_unpacklo_epi8(_mm_setzero_si128(), codes));
-  for (int i = 0; i < 4; ++i) {
-    const int first = i / 2 * 4 + i % 2;
-    out[i] = for_four(scales, first, first + 2);
-  }
+  out[0] = _mm256_permutevar8x32_ps(scales, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
+  out[1] = _mm256_permutevar8x32_ps(scales, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7));
 }
 
 // Powers of two. Code 0 is a float32 subnormal, 255 is NaN.
@@ -199,8 +196,8 @@ HR_INLINE void mxfp4_scales(const uint8_t *p, int bytes, F32 *out) {
   const __m128i nan = _mm_cmpeq_epi32(codes, _mm_set1_epi32(255));
   const __m128i all = _mm_or_si128(bits, _mm_and_si128(nan, half));
   const F32 scales = _mm256_castps128_ps256(_mm_castsi128_ps(all));
-  out[0] = for_four(scales, 0, 1);
-  out[1] = for_four(scales, 2, 3);
+  out[0] = _mm256_permutevar8x32_ps(scales, _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
+  out[1] = _mm256_permutevar8x32_ps(scales, _mm256_setr_epi32(2, 2, 2, 2, 3, 3, 3, 3));
 }
 
 HR_INLINE float half(const uint8_t *p) {

@@ -111,6 +111,7 @@ HR_INLINE Words spread_two(const uint8_t *p, int bytes) {
 // --- e2m1: a lane takes the eight codes of one 32-bit word ---------------------------------------
 
 constexpr int E2M1_CHUNK = 128, NVFP4_SCALES = 1, MXFP4_SCALES = 1;
+template <int group>
 constexpr int e2m1_place(int i) { return i % 8 * W + i / 8; }
 
 // The low four bits of each lane. The permutation looks at no other bits.
@@ -120,7 +121,7 @@ HR_INLINE F32 e2m1(U32 codes) {
   return _mm512_permutexvar_ps(codes, table);
 }
 
-template <bool full, class Visit>
+template <int group, bool full, class Visit>
 HR_INLINE void visit_e2m1(const uint8_t *p, int bytes, Visit &&visit) {
   const U32 codes = load_u32<full>(p, bytes);
   visit(0, e2m1(codes));

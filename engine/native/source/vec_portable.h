@@ -184,6 +184,7 @@ HR_INLINE Words spread_two(const uint8_t *p, int bytes) {
 
 // e2m1: a lane takes the eight codes of one 32-bit word.
 constexpr int E2M1_CHUNK = 64, NVFP4_SCALES = 1, MXFP4_SCALES = 1;
+template <int group>
 constexpr int e2m1_place(int i) { return i % 8 * W + i / 8; }
 
 // The low four bits of each lane.
@@ -195,7 +196,7 @@ HR_INLINE F32 e2m1(U32 codes) {
   return r;
 }
 
-template <bool full, class Visit>
+template <int group, bool full, class Visit>
 HR_INLINE void visit_e2m1(const uint8_t *p, int bytes, Visit &&visit) {
   U32 codes = load_u32<full>(p, bytes);
   for (int i = 0; i < 8; ++i) {

@@ -16,12 +16,12 @@ struct Nvfp4 {
   static HR_INLINE Row row(const Matrix &m, int64_t r) {
     return {m.weight + r * m.row_bytes, m.scale + r * m.scale_row_bytes, m.global * 256.0f};
   }
-  static constexpr int place(int i) { return e2m1_place(i); }
+  static constexpr int place(int i) { return e2m1_place<NVFP4_GROUP>(i); }
   template <bool full, class Part, class Close>
   static HR_INLINE void visit(const Row &row, int64_t c, int valid, Part &&part, Close &&close) {
     F32 scales[shares];
     nvfp4_scales_over_256<full>(row.scales + c * scale_bytes, valid / NVFP4_GROUP, scales);
-    visit_e2m1<full>(row.codes + c * code_bytes, valid / 2, [&](int p, F32 w) {
+    visit_e2m1<NVFP4_GROUP, full>(row.codes + c * code_bytes, valid / 2, [&](int p, F32 w) {
       part(p, w);
       if ((p + 1) % (parts / shares) == 0) close(scales[p / (parts / shares)]);
     });
