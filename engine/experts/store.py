@@ -190,7 +190,22 @@ def _spec_of(
             "do not make a feed-forward block"
         )
     inner, hidden = gate.shape
-    return blob_spec(gate.format, hidden, inner, down.format)
+    biases = {_bias_type(weight) for weight in (gate, up, down)}
+    if len(biases) > 1:
+        raise UnsupportedModel(f"{where}: gate, up and down have biases of different kinds")
+    return blob_spec(gate.format, hidden, inner, down.format, biases.pop())
+
+
+def _described(spec: BlobSpec) -> str:
+    return (
+        f"{spec.gate_up_format} [{spec.intermediate}, {spec.hidden}] and {spec.down_format} "
+        f"with {spec.bias or 'no'} biases"
+    )
+
+
+def _bias_type(weight: StoredWeight) -> str | None:
+    bias = weight.parts.get("bias")
+    return None if bias is None else str(bias.dtype).removeprefix("torch.")
 
 
 def _fill(
@@ -222,27 +237,26 @@ def _parts(
     spec = _spec_of(gate, up, down, plan.layer, number)
     if spec != plan.spec:
         raise UnsupportedModel(
-            f"expert {number} of layer {plan.layer} is stored as {spec.gate_up_format} "
-            f"[{spec.intermediate}, {spec.hidden}] and {spec.down_format}, the layer's first as "
-            f"{plan.spec.gate_up_format} [{plan.spec.intermediate}, {plan.spec.hidden}] and "
-            f"{plan.spec.down_format}"
+            f"expert {number} of layer {plan.layer} is stored as {_described(spec)}, the layer's "
+            f"first as {_described(plan.spec)}"
         )
     for matrix, weights in (("gate_up", (gate, up)), ("down", (down,))):
         for name in weights[0].parts:
             target = part_view(blob.unsqueeze(0), spec, f"{matrix}.{name}")[0]
-            # Stacked rows, block scales with a leading index and globals are all one shape here:
-            # the matrices of the blob, one after the other.
-            stacked = target.view(len(weights), *_stored_shape(target, len(weights)))
+            # Stacked rows, block scales with a leading index, biases and globals have one shape
+            # here: the matrices of the blob, one after the other.
+            stacked = target.view(len(weights), *_stored_shape(target, name, len(weights)))
             for index, weight in enumerate(weights):
                 part = weight.parts[name]
                 _require_alike(stacked[index], part, f"{matrix}.{name}", plan.layer, number)
                 yield stacked[index], part
 
 
-def _stored_shape(target: Tensor, matrices: int) -> tuple[int, ...]:
+def _stored_shape(target: Tensor, name: str, matrices: int) -> tuple[int, ...]:
     """Shape of one matrix's share of a part."""
     first, *rest = target.shape
-    return tuple(rest) if first == matrices else (first // matrices, *rest)
+    leading = len(rest) == 2 or name == "scale_2"
+    return tuple(rest) if leading else (first // matrices, *rest)
 
 
 def _require_alike(target: Tensor, part: Tensor, name: str, layer: int, number: int) -> None:

@@ -19,6 +19,7 @@ class StoredWeight:
       mxfp4                        weight uint8 [out, in/2], scale uint8 [out, in/32], where e
                                    means 2^(e - 127)
       q8_0 q4_0 q4_1 q4_k q6_k     weight uint8 [out, bytes of a row of GGUF blocks]
+    An expert's matrix has a part bias [out] too where the model gives it one.
     """
 
     format: str

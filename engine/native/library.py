@@ -44,7 +44,7 @@ FORMATS = {name: number for number, name in enumerate(_NAMES.split())}
 """By their names in StoredWeight."""
 ACTIVATIONS = {"silu_glu": 0, "gelu_tanh_glu": 1, "clamped_swiglu": 2}
 FLOAT32, BFLOAT16 = 0, 1
-"""Types of activations."""
+"""Types of activations and biases."""
 
 _CPUS = os.cpu_count() or 1
 
@@ -62,8 +62,11 @@ class ExpertLayout(Structure):
         *((name, c_int64) for name in ("hidden", "intermediate", "stride")),
         *((f"gate_up_{part}", c_int64) for part in ("weight", "scale", "scale_2")),
         *((f"down_{part}", c_int64) for part in ("weight", "scale", "scale_2")),
+        ("gate_up_bias", c_int64),
+        ("down_bias", c_int64),
         ("gate_up_format", c_int32),
         ("down_format", c_int32),
+        ("bias_type", c_int32),
     ]
 
 
@@ -216,8 +219,10 @@ def expert_layout(spec: BlobSpec) -> ExpertLayout:
         spec.intermediate,
         spec.stride,
         *(offsets.get(name, -1) for name in names),
+        *(offsets.get(name, -1) for name in ("gate_up_bias", "down_bias")),
         FORMATS[spec.gate_up_format],
         FORMATS[spec.down_format],
+        BFLOAT16 if spec.bias == "bfloat16" else FLOAT32,
     )
 
 

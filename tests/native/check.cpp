@@ -1,5 +1,6 @@
 // Drives the C interface on heap blocks of exactly the right size, so that a sanitizer sees every
-// byte too far and every race. Compares batches, threads and instruction sets with each other.
+// byte too far and every race. Compares batches, threads and instruction sets with each other, and
+// products with sums in double.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -35,6 +36,10 @@ void require(bool condition, const char *what) {
   std::fprintf(stderr, "failed: %s\n", what);
   std::exit(1);
 }
+
+// What the first instruction set decoded, matrix by matrix: the others have to agree.
+std::vector<std::vector<float>> decoded;
+size_t matrix = 0;
 
 struct Shape {
   int32_t format;
@@ -94,6 +99,21 @@ void products(int32_t format, size_t rows, size_t columns, size_t tokens) {
                           weight.data, scale.data, global.data, 0, static_cast<int64_t>(rows),
                           plain.floats()) == 0,
           "decoding");
+  for (size_t t = 0; t < tokens; ++t)
+    for (size_t r = 0; r < rows; ++r) {
+      double sum = bias.floats()[r], bound = std::fabs(sum);
+      for (size_t c = 0; c < columns; ++c) {
+        const double term = static_cast<double>(plain.floats()[r * columns + c]) *
+                            x.floats()[t * columns + c];
+        sum += term;
+        bound += std::fabs(term);
+      }
+      require(std::fabs(y.floats()[t * rows + r] - sum) <= 1e-6 * bound, "a product's accuracy");
+    }
+  const std::vector<float> here(plain.floats(), plain.floats() + rows * columns);
+  if (headrace_tier() == 0) decoded.push_back(here);
+  else require(here == decoded.at(matrix), "decoding is the same everywhere");
+  ++matrix;
 }
 
 void layer_step(int32_t format, size_t hidden, size_t inner, size_t tokens, size_t width) {
@@ -112,6 +132,10 @@ void layer_step(int32_t format, size_t hidden, size_t inner, size_t tokens, size
   l.gate_up_scale = up.scale_bytes ? part(2 * up.scale_bytes) : -1;
   l.down_weight = part(hidden * down.row_bytes);
   l.down_scale = down.scale_bytes ? part(down.scale_bytes) : -1;
+  const size_t item = format % 2 ? 2 : 4;
+  l.bias_type = format % 2 ? HEADRACE_X_BFLOAT16 : HEADRACE_X_FLOAT32;
+  l.gate_up_bias = width % 2 ? part(2 * inner * item) : -1;
+  l.down_bias = width % 2 ? part(hidden * item) : -1;
   l.gate_up_scale_2 = format == 4 ? part(8) : -1;
   l.down_scale_2 = format == 4 ? part(4) : -1;
   l.stride = static_cast<int64_t>((end + 63) / 64 * 64);
@@ -214,12 +238,14 @@ int main() {
   for (int32_t tier = 0; tier < headrace_tiers(); ++tier) {
     if (!headrace_tier_usable(tier)) continue;
     require(headrace_set_tier(tier) == tier, "choosing an instruction set");
+    random_bits.seed(7);
+    matrix = 0;
     for (int32_t format = 0; format < FORMATS; ++format)
       for (int threads : {1, 3}) {
         headrace_set_threads(threads);
         for (size_t columns : {16, 48, 64, 128, 144, 256, 576, 768, 1040})
           if (columns % group(format) == 0)
-            for (size_t tokens : {1, 3, 4, 16, 19}) products(format, 37, columns, tokens);
+            for (size_t tokens : {1, 3, 16, 19}) products(format, 37, columns, tokens);
         if (group(format) == 1)
           for (size_t columns : {1, 7, 33, 129, 255}) products(format, 131, columns, 6);
         products(format, 300, 512, 40);

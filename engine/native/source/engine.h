@@ -51,16 +51,14 @@ Engine &shared();
 // Activations [tokens, columns] as a kernel wants them.
 struct Arrangement {
   const Kernel *kernel;
-  int width;
   int64_t columns, padded;
 
   Arrangement(const Tier &tier, Format format, int64_t columns);
   void arrange(const void *x, int32_t x_type, int64_t first, int64_t last, float *out) const;
-  // Where a column lies in an arranged row: `place` without its divisions.
+  // Where a column lies in an arranged row.
   int64_t place(int64_t column) const {
-    const int64_t lane = kernel->lane, within = column & (width * lane - 1);
-    const int shift = std::countr_zero(static_cast<uint32_t>(lane));
-    return column - within + (within & (lane - 1)) * width + (within >> shift);
+    const int64_t within = column & (kernel->chunk - 1);
+    return column - within + kernel->places[within];
   }
 };
 

@@ -26,19 +26,22 @@ enum {
   HEADRACE_LATE = 5,
 };
 
-/* Types of activations. */
+/* Types of activations and biases. */
 enum { HEADRACE_X_FLOAT32 = 0, HEADRACE_X_BFLOAT16 = 1 };
 
 /* What joins gate and up. */
 enum { HEADRACE_SILU_GLU = 0, HEADRACE_GELU_TANH_GLU = 1, HEADRACE_CLAMPED_SWIGLU = 2 };
 
 /* Where the parts of an expert lie in its blob, in bytes from its begin; -1 for a part that the
-   format does not have. gate and up are one part: gate's rows, then up's. */
+   format does not have and for a bias that there is not. gate and up are one part: gate's rows, then
+   up's. */
 typedef struct {
   int64_t hidden, intermediate, stride;
   int64_t gate_up_weight, gate_up_scale, gate_up_scale_2;
   int64_t down_weight, down_scale, down_scale_2;
+  int64_t gate_up_bias, down_bias;
   int32_t gate_up_format, down_format;
+  int32_t bias_type;
 } headrace_expert_layout;
 
 HEADRACE_EXPORT int32_t headrace_abi(void);
@@ -119,8 +122,8 @@ typedef struct {
 HEADRACE_EXPORT int32_t headrace_rotate_and_store(const headrace_attention_layout *layout,
                                                   const headrace_rotation *rotation);
 
-/* rows[t, j, hidden] = down(act(gate(x[t]), up(x[t]))) of blob slots[t, j]; a negative slot leaves
-   its row as it is. */
+/* rows[t, j, hidden] = down(act(gate(x[t]), up(x[t]))) of blob slots[t, j], each product plus its
+   bias; a negative slot leaves its row as it is. */
 HEADRACE_EXPORT int32_t headrace_moe_rows(const headrace_expert_layout *layout, const void *bank,
                                           int64_t blobs, const void *x, int32_t x_type,
                                           int64_t tokens, int64_t routes, const int64_t *slots,

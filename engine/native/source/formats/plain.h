@@ -10,29 +10,31 @@ struct PlainRow {
 struct Float32 {
   using Row = PlainRow;
   static constexpr bool scaled = false, global = false;
-  static constexpr int lane = 1, parts = 4, chunk = parts * W;
+  static constexpr int parts = 8, chunk = parts * W, shares = 1;
   static constexpr int code_bytes = chunk * 4, scale_bytes = 0;
   static HR_INLINE Row row(const Matrix &m, int64_t r) { return {m.weight + r * m.row_bytes}; }
-  template <bool full, class Visit>
-  static HR_INLINE F32 visit(const Row &row, int64_t c, int valid, Visit &&visit) {
+  static constexpr int place(int i) { return i; }
+  template <bool full, class Part, class Close>
+  static HR_INLINE void visit(const Row &row, int64_t c, int valid, Part &&part, Close &&close) {
     const uint8_t *at = row.codes + c * chunk * 4;
-    for (int p = 0; p < parts; ++p) visit(p, load_floats<full>(at + p * W * 4, valid - p * W));
-    return zero();
+    for (int p = 0; p < parts; ++p) part(p, load_floats<full>(at + p * W * 4, valid - p * W));
+    close();
   }
 };
 
 struct Float16 {
   using Row = PlainRow;
   static constexpr bool scaled = false, global = false;
-  static constexpr int lane = 1, parts = 4, chunk = parts * W;
+  static constexpr int parts = 8, chunk = parts * W, shares = 1;
   static constexpr int code_bytes = chunk * 2, scale_bytes = 0;
   static HR_INLINE Row row(const Matrix &m, int64_t r) { return {m.weight + r * m.row_bytes}; }
-  template <bool full, class Visit>
-  static HR_INLINE F32 visit(const Row &row, int64_t c, int valid, Visit &&visit) {
+  static constexpr int place(int i) { return i; }
+  template <bool full, class Part, class Close>
+  static HR_INLINE void visit(const Row &row, int64_t c, int valid, Part &&part, Close &&close) {
     const uint8_t *at = row.codes + c * chunk * 2;
     for (int p = 0; p < parts; ++p)
-      visit(p, f16(load_words<full>(at + p * W * 2, 2 * (valid - p * W))));
-    return zero();
+      part(p, f16(load_words<full>(at + p * W * 2, 2 * (valid - p * W))));
+    close();
   }
 };
 
@@ -40,18 +42,19 @@ struct Float16 {
 struct BFloat16 {
   using Row = PlainRow;
   static constexpr bool scaled = false, global = false;
-  static constexpr int lane = 2, parts = 8, chunk = parts * W;
+  static constexpr int parts = 8, chunk = parts * W, shares = 1;
   static constexpr int code_bytes = chunk * 2, scale_bytes = 0;
   static HR_INLINE Row row(const Matrix &m, int64_t r) { return {m.weight + r * m.row_bytes}; }
-  template <bool full, class Visit>
-  static HR_INLINE F32 visit(const Row &row, int64_t c, int valid, Visit &&visit) {
+  static constexpr int place(int i) { return neighbours(i, 2); }
+  template <bool full, class Part, class Close>
+  static HR_INLINE void visit(const Row &row, int64_t c, int valid, Part &&part, Close &&close) {
     const uint8_t *at = row.codes + c * chunk * 2;
     for (int p = 0; p < parts; p += 2) {
       const U32 two = load_u32<full>(at + p * W * 2, 2 * (valid - p * W));
-      visit(p, bf16_even(two));
-      visit(p + 1, bf16_odd(two));
+      part(p, bf16_even(two));
+      part(p + 1, bf16_odd(two));
     }
-    return zero();
+    close();
   }
 };
 
