@@ -1,7 +1,6 @@
 // What one call needs: the tier in use, the threads, and memory that is kept from call to call.
 #pragma once
 
-#include <bit>
 #include <cstddef>
 #include <mutex>
 #include <vector>
