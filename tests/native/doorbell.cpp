@@ -164,7 +164,7 @@ void poisoned() {
   device.ring(0);
   require(!device.wait(), "a slot beyond the bank does not count");
   require(__atomic_load_n(device.word(HEADRACE_DOORBELL_POISON), __ATOMIC_ACQUIRE) ==
-              HEADRACE_POISON_REFUSED + HEADRACE_BAD_SLOT,
+              uint32_t{HEADRACE_POISON_REFUSED} + uint32_t{HEADRACE_BAD_SLOT},
           "its reason");
   require(headrace_coordinator_close(coordinator, 60 * SECOND) == HEADRACE_OK, "closing");
   uint32_t ticket = 9;

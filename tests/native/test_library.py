@@ -156,6 +156,35 @@ def test_threads_come_and_go_and_sleep_when_idle(native: Library) -> None:
     assert sum(process.cpu_times()[:2]) - before < 0.05
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux where its threads run")
+def test_threads_run_where_they_are_put(native: Library) -> None:
+    cpus = sorted(os.sched_getaffinity(0))
+    before = set(Path("/proc/self/task").iterdir())
+
+    def masks() -> list[set[int]]:
+        native.set_threads(1)
+        native.set_threads(2)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and native.placed < 1:
+            time.sleep(0.01)
+        started = set(Path("/proc/self/task").iterdir()) - before
+        return [os.sched_getaffinity(int(task.name)) for task in started]
+
+    if len(cpus) < 2:
+        pytest.skip("one CPU is no choice")
+    try:
+        native.set_cpus(cpus[:2], each=True)
+        assert masks() == [{cpus[1]}]
+        native.set_cpus(cpus[:2])
+        assert masks() == [set(cpus[:2])]
+        native.set_cpus([cpus[-1], 100_000])  # CPUs that are not there are passed over
+        assert masks() == [{cpus[-1]}]
+        assert os.sched_getaffinity(0) == set(cpus)
+    finally:
+        native.set_cpus([])
+        native.set_threads(1)
+
+
 def test_two_callers_take_turns(native: Library) -> None:
     weight = store(torch.randn(700, 512), "nvfp4")
     x = torch.randn(2, 512)

@@ -1,5 +1,6 @@
 // The thread that answers a device's requests for rows of experts, and the one that watches it.
 #include <algorithm>
+#include <exception>
 #include <memory>
 #include <new>
 #include <system_error>
@@ -68,10 +69,10 @@ struct headrace_coordinator {
   uint64_t steps = 0;  // begun so far
   std::atomic<uint64_t> answers{0}, busy_ns{0};
   std::atomic<int> running{0};
-  Event called;   // for the server: a step began, or it is time to stop
-  Event leaving;  // for the watchdog: it is time to stop
-  Event stopped;  // one of the two has ended
-  std::thread server, watchdog;
+  Event called{};   // for the server: a step began, or it is time to stop
+  Event leaving{};  // for the watchdog: it is time to stop
+  Event stopped{};  // one of the two has ended
+  std::thread server{}, watchdog{};
 
   void serve();
   void answer(uint32_t request);
