@@ -17,7 +17,7 @@ from concurrent.futures import wait as wait_for
 from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_void_p
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 from engine.errors import ModelFilesError, OutOfMemory
 from engine.formats.tensor_info import FileRange
@@ -73,7 +73,7 @@ class _Outcome(Structure):
     ]
 
 
-_SIGNATURES = {
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
     "headrace_read_begin": (c_void_p, POINTER(c_char_p), c_int64, c_void_p, c_int64, c_int32),
     "headrace_read_done": (c_int64, c_void_p),
     "headrace_read_wait": (c_int32, c_void_p, c_int32),
@@ -82,12 +82,19 @@ _SIGNATURES = {
 }
 
 
+def _bound(native: Library) -> dict[str, Any]:
+    found = {name: getattr(native.functions, name) for name in _SIGNATURES}
+    for name, (result, *arguments) in _SIGNATURES.items():
+        found[name].restype, found[name].argtypes = result, arguments
+    return found
+
+
 class _NativeReading:
     def __init__(
         self, native: Library, ranges: Sequence[tuple[FileRange, int]], readers: int
     ) -> None:
         self.direct_bytes = 0
-        self._call = native.typed(_SIGNATURES)
+        self._call = _bound(native)
         files = list(dict.fromkeys(wanted.file for wanted, _ in ranges))
         numbers = {file: number for number, file in enumerate(files)}
         table = array("q")

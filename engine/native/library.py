@@ -12,7 +12,7 @@ import functools
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from ctypes import (
     POINTER,
     Structure,
@@ -25,7 +25,6 @@ from ctypes import (
     c_void_p,
 )
 from pathlib import Path
-from typing import Any
 
 from engine.formats.blob import BlobSpec
 from engine.native import structures
@@ -34,10 +33,8 @@ from engine.paths import debug_setting, program
 
 logger = logging.getLogger(__name__)
 
-ABI = 2
-_HERE = Path(__file__).resolve().parent
-FOLDERS = (_HERE / "_build", _HERE)
-"""Where it lies: in a checkout, and in a wheel."""
+ABI = 3
+FOLDER = Path(__file__).resolve().parent / "_build"
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 _NAMES = "float32 bfloat16 float16 fp8_block nvfp4 mxfp4 q8_0 q4_0 q4_1 q4_k q6_k"
 FORMATS = {name: number for number, name in enumerate(_NAMES.split())}
@@ -152,7 +149,9 @@ class Library:
             raise NativeError(f"{path} does not load: {error}") from error
         if found != ABI:
             raise NativeError(f"{path} has interface {found}, this version needs {ABI}")
-        self.typed(_SIGNATURES)
+        for name, (result, *arguments) in _SIGNATURES.items():
+            function = getattr(self.functions, name)
+            function.restype, function.argtypes = result, arguments
         self.products = self.functions.headrace_products
         self.mlp = self.functions.headrace_mlp
         self.attention = self.functions.headrace_attention
@@ -163,13 +162,6 @@ class Library:
         self.decode = self.functions.headrace_decode
         self.read = self.functions.headrace_read
         self._threads = 1
-
-    def typed(self, signatures: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-        """Functions by name, with the types of their result and arguments set."""
-        found = {name: getattr(self.functions, name) for name in signatures}
-        for name, (result, *arguments) in signatures.items():
-            found[name].restype, found[name].argtypes = result, arguments
-        return found
 
     @property
     def tiers(self) -> list[str]:
@@ -255,7 +247,8 @@ def remedy() -> str:
 
 def _load() -> Library:
     name = f"headrace_native{SUFFIX}"
-    path = next((folder / name for folder in FOLDERS if (folder / name).exists()), None)
+    # In a checkout it lies where it was built, in a wheel beside this file.
+    path = next((path for path in (FOLDER / name, FOLDER.parent / name) if path.exists()), None)
     if path is None:
         raise NativeError("they have not been built")
     loaded = Library(path)

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-import torch
 
 from engine.errors import HeadraceError, InvalidRequest, OutOfMemory
 from engine.memory.budget import free_host_bytes
@@ -109,7 +108,7 @@ def _measure(native: Library, arguments: argparse.Namespace) -> Result:
         for (tier, one), rates in zip(work, delivered, strict=True):
             _use_tier(native, tier)
             reads[best].append(_read_rate(native, stretch, best))
-            torch.set_num_threads(threads)
+            _use_threads(native, threads)
             rates.append(one.rate())
     best = _best(reads)
     read = statistics.median(reads[best])
@@ -189,10 +188,15 @@ def _best(reads: dict[int, list[float]]) -> int:
 
 
 def _read_rate(native: Library, stretch: Stretch, threads: int) -> float:
-    native.set_threads(threads)
+    _use_threads(native, threads)
     begin = time.perf_counter()
     native.read(stretch.bytes.data_ptr(), stretch.bytes.numel())
     return stretch.bytes.numel() / (time.perf_counter() - begin) / 1e9
+
+
+def _use_threads(native: Library, threads: int) -> None:
+    apply_threads(threads)
+    native.set_threads(threads)
 
 
 def _use_tier(native: Library, tier: str) -> None:

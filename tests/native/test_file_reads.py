@@ -6,7 +6,9 @@ import ctypes
 import mmap
 import os
 import random
+import shutil
 import stat
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -20,6 +22,7 @@ from engine.formats.tensor_info import FileRange
 from engine.native import file_reads
 from engine.native.file_reads import read_ranges
 from engine.native.library import Library
+from installers.native import compiler_name
 from tests.project.checkout import ROOT
 
 MIB = 1 << 20
@@ -261,3 +264,29 @@ def test_the_header_and_the_loader_name_the_same_functions() -> None:
     header = (ROOT / "engine/native/source/headrace_files.h").read_text(encoding="utf-8")
     for name in file_reads._SIGNATURES:
         assert f" {name}(" in header or f"*{name}(" in header
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(sys.platform != "linux", reason="GCC's and Clang's sanitizers")
+@pytest.mark.skipif(not compiler_name(), reason="needs a C++ compiler")
+@pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
+def test_the_sanitizers_find_nothing(sanitizers: str, tmp_path: Path) -> None:
+    source = ROOT / "engine/native/source"
+    compiler = os.environ.get("CXX") or shutil.which("c++") or "g++"
+    flags = ["-std=c++20", "-O1", "-g", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
+    files = [ROOT / "tests/native/file_reads.cpp", source / "file_posix.cpp"]
+    program = tmp_path / "check"
+    build = [compiler, *flags, f"-I{source}", *files, source / "file_reads.cpp", "-pthread"]
+    subprocess.run([*build, "-o", program], check=True)
+    for folder in folders(tmp_path):
+        path = folder / "content"
+        try:
+            outcome = subprocess.run(
+                [program, path], capture_output=True, text=True, check=False, timeout=300
+            )
+        finally:
+            path.unlink(missing_ok=True)
+            if folder != tmp_path:
+                folder.rmdir()
+        assert (outcome.returncode, outcome.stdout) == (0, "0 wrong\n"), outcome.stderr

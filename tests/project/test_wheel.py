@@ -128,7 +128,7 @@ def test_the_source_archive_holds_the_whole_project(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.skipif(not compiler_name(), reason="needs a C++ compiler")
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="pip would fetch CMake first")
 def test_from_an_archive_to_an_answer_with_compiled_kernels(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_transformers_is_found_where_it_is_installed() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        ([], 2, "there is: decode"),
+        ([], 2, "there are: decode, host"),
         (["warp"], 2, "warp"),
         (["decode", "--model", "/nowhere/at/all", "--alone"], 1, "/nowhere/at/all"),
         (["decode", "--rounds", "0"], 1, "--rounds is 0"),

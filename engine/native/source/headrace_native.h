@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define HEADRACE_NATIVE_ABI 2
+#define HEADRACE_NATIVE_ABI 3
 
 #if defined(_WIN32)
 #define HEADRACE_EXPORT __declspec(dllexport)
