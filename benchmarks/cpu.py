@@ -3,9 +3,9 @@
 python benchmarks/cpu.py --model demo --json benchmarks/results/<machine>-cpu-demo.json
 python benchmarks/cpu.py --model FILE.gguf --llama-cpp PYTHON --json ...
 
-Each round is a process of its own for each of them, with the same threads, the same prompt of random
-tokens and greedy decoding. PYTHON is an interpreter that has the package llama_cpp. Medians of the
-rounds.
+Each round is a process of its own for each of them, with the same threads, the same prompt of
+random tokens and greedy decoding. PYTHON is an interpreter that has the package llama_cpp. Medians
+of the rounds.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import msgspec
 
@@ -39,11 +39,19 @@ from engine.runtime.threads import apply_threads
 
 OURS, TORCH, LLAMA_CPP = "native kernels", "torch operations", "llama.cpp"
 LLAMA_CPP_ROUND = """
-import ctypes, json, sys, time
+import json, sys, time
 import numpy
 import llama_cpp
 from llama_cpp import Llama
 task = json.load(sys.stdin)
+if task["plain"]:
+    interface = llama_cpp.llama_cpp
+    defaults = interface.llama_model_default_params
+    def plain():
+        parameters = defaults()
+        parameters.use_extra_bufts = False
+        return parameters
+    interface.llama_model_default_params = plain
 prompt, tokens, threads = task["prompt"], task["tokens"], task["threads"]
 model = Llama(task["model"], n_ctx=len(prompt) + tokens, n_batch=len(prompt), n_ubatch=len(prompt),
               n_threads=threads, n_threads_batch=threads, verbose=False)
@@ -68,21 +76,19 @@ print(json.dumps({"tokens": out, "first": first, "rate": rate}))
 """
 
 
-def our_round(task: dict[str, object]) -> dict[str, object]:
+def our_round(task: dict[str, Any]) -> dict[str, Any]:
     """One request of the task, after a short one that is not measured."""
     wait_without_spinning()
     engine = Engine.load(
         EngineOptions(
-            model=str(task["model"]), device="cpu", threads=int(str(task["threads"])),
-            max_sequences=1,
+            model=task["model"], device="cpu", threads=task["threads"], max_sequences=1
         )
     )  # fmt: skip
     request(engine, task["prompt"], 4)
-    return request(engine, task["prompt"], int(str(task["tokens"])))
+    return request(engine, task["prompt"], task["tokens"])
 
 
-def request(engine: Engine, prompt: object, tokens: int) -> dict[str, object]:
-    assert isinstance(prompt, list)
+def request(engine: Engine, prompt: list[int], tokens: int) -> dict[str, Any]:
     begin = time.perf_counter()
     engine.submit(
         Submit(request=0, tokens=prompt, max_tokens=tokens, sampling=Sampling(temperature=0))
@@ -100,7 +106,7 @@ def request(engine: Engine, prompt: object, tokens: int) -> dict[str, object]:
     return {"tokens": produced, "first": first - begin, "rate": rate}
 
 
-def measure(who: str, task: dict[str, object], llama_cpp: str) -> dict[str, object]:
+def measure(who: str, task: dict[str, Any], llama_cpp: str) -> dict[str, Any]:
     """One round in a process of its own. Raises CalledProcessError."""
     environment = os.environ | {"HEADRACE_DEBUG_NATIVE": "0" if who == TORCH else "1"}
     command = [sys.executable, str(Path(__file__).resolve()), "--round"]
@@ -110,15 +116,15 @@ def measure(who: str, task: dict[str, object], llama_cpp: str) -> dict[str, obje
         command, input=json.dumps(task), env=environment, stdout=subprocess.PIPE, check=True,
         text=True,
     )  # fmt: skip
-    answer: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
 
 
-def rows(measured: dict[str, list[dict[str, object]]], prompt_tokens: int) -> list[Row]:
+def rows(measured: dict[str, list[dict[str, Any]]], prompt_tokens: int) -> list[Row]:
     """Ours with its speed over the other's, and theirs."""
 
     def median(who: str, what: str) -> float:
-        return statistics.median(float(str(each[what])) for each in measured[who])
+        return statistics.median(each[what] for each in measured[who])
 
     found = []
     for what, name, unit in (
@@ -141,6 +147,11 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description="Native kernels beside torch or llama.cpp.")
     made.add_argument("--model", default="demo", help="folder, GGUF file or demo")
     made.add_argument("--llama-cpp", default="", help="an interpreter that has llama_cpp")
+    made.add_argument(
+        "--llama-cpp-plain",
+        action="store_true",
+        help="let it leave weights as stored: its AMX kernels end some machines' threads (SIGILL)",
+    )
     made.add_argument("--tokens", type=int, default=64, help="tokens to decode in a round")
     made.add_argument("--prompt-tokens", type=int, default=512)
     made.add_argument("--rounds", type=int, default=5)
@@ -158,18 +169,19 @@ def main() -> int:
     checkpoint = open_checkpoint(model_path(options.model))
     threads = apply_threads(options.threads)
     draw = random.Random(1)
-    task: dict[str, object] = {
+    task: dict[str, Any] = {
         "model": options.model,
         # Tokens that every vocabulary has.
         "prompt": [draw.randrange(100, 4000) for _ in range(options.prompt_tokens)],
         "tokens": options.tokens,
         "threads": threads,
+        "plain": options.llama_cpp_plain,
     }
     if options.llama_cpp and checkpoint.kind != "gguf":
         print(f"llama.cpp reads no {checkpoint.kind}: give a GGUF file", file=sys.stderr)
         return 2
     names = (OURS, LLAMA_CPP if options.llama_cpp else TORCH)
-    measured: dict[str, list[dict[str, object]]] = {name: [] for name in names}
+    measured: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for number in range(options.rounds):
         for name in names:
             print(f"round {number + 1} of {options.rounds}: {name}", file=sys.stderr)
@@ -181,7 +193,10 @@ def main() -> int:
         model=checkpoint.display_name,
         machine=bench_result.machine(resolve_device("cpu")),
         rows=rows(measured, options.prompt_tokens),
-        notes=[f"{options.tokens} tokens after {options.prompt_tokens}, {options.rounds} rounds."],
+        notes=[
+            f"{options.tokens} tokens after {options.prompt_tokens}, {options.rounds} rounds.",
+            *(["llama.cpp with its weights as stored."] if options.llama_cpp_plain else []),
+        ],
     )
     print(bench_result.table(result))
     if options.json is not None:

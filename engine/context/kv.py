@@ -53,7 +53,6 @@ class KvPages:
             arena = Arena.reserve(pages * self.page_bytes, self.device)
         self._arena = arena
         self.pages = 0
-        self._storage = torch.empty(0, *self._page_shape, dtype=dtype, device=self.device)
         self.resize(pages)
 
     @property
@@ -64,15 +63,17 @@ class KvPages:
         """Grow, or give the last pages back; others keep what they hold. May raise OutOfMemory."""
         self._arena.resize(pages * self.page_bytes)
         self.pages = pages
-        self._storage = self._arena.view(0, (pages, *self._page_shape), self.dtype)
+        storage = self._arena.view(0, (pages, *self._page_shape), self.dtype)
+        # Made once, since every layer of every step asks for its own.
+        self._views = [tuple(layer.unbind(1)) for layer in storage.unbind(1)]
 
     def pages_for(self, tokens: int) -> int:
         return -(-tokens // self.page_tokens)
 
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
         """Views of a layer's keys and values: [pages, page_tokens, kv_heads, head_dim] each."""
-        storage = self._storage[:, self._layer_index[layer]]
-        return storage[:, 0], storage[:, 1]
+        keys, values = self._views[self._layer_index[layer]]
+        return keys, values
 
     def slots(self, batch: Batch) -> KvSlots:
         """The places of all rows of a batch, the same in every layer."""
