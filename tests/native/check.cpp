@@ -111,8 +111,10 @@ void products(int32_t format, size_t rows, size_t columns, size_t tokens) {
       require(std::fabs(y.floats()[t * rows + r] - sum) <= 1e-6 * bound, "a product's accuracy");
     }
   const std::vector<float> here(plain.floats(), plain.floats() + rows * columns);
-  if (headrace_tier() == 0) decoded.push_back(here);
-  else require(here == decoded.at(matrix), "decoding is the same everywhere");
+  if (headrace_tier() == 0)
+    decoded.push_back(here);
+  else
+    require(here == decoded.at(matrix), "decoding is the same everywhere");
   ++matrix;
 }
 

@@ -33,8 +33,8 @@ enum { HEADRACE_X_FLOAT32 = 0, HEADRACE_X_BFLOAT16 = 1 };
 enum { HEADRACE_SILU_GLU = 0, HEADRACE_GELU_TANH_GLU = 1, HEADRACE_CLAMPED_SWIGLU = 2 };
 
 /* Where the parts of an expert lie in its blob, in bytes from its begin; -1 for a part that the
-   format does not have and for a bias that there is not. gate and up are one part: gate's rows, then
-   up's. */
+   format does not have and for a bias that there is not. gate and up are one part: gate's rows,
+   then up's. */
 typedef struct {
   int64_t hidden, intermediate, stride;
   int64_t gate_up_weight, gate_up_scale, gate_up_scale_2;

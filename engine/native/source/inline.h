@@ -9,8 +9,8 @@
 #define HR_INLINE inline __attribute__((always_inline))
 #endif
 
-// Numbers that are to be broadcast from memory, which takes no shuffle: compilers would keep them in a
-// register.
+// Numbers that are to be broadcast from memory, which takes no shuffle: compilers would keep them
+// in a register.
 #if defined(__GNUC__)
 #define HR_IN_MEMORY(array) __asm__("" : "+m"(array))
 #else

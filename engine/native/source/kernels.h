@@ -15,9 +15,9 @@
 //   code_bytes, scale_bytes        what a chunk takes in a row's `codes` and `scales`
 //
 // The order of summation is part of the interface: each output has accumulators of its own, takes
-// the shares in order and is reduced by one tree. Shares make sums short: a multiply-add waits for the
-// one before it, and only those of different shares are in flight together. How many rows and tokens share a pass changes the
-// speed and not one bit.
+// the shares in order and is reduced by one tree. Shares keep sums short: a multiply-add waits for
+// the one before it, and only those of different shares are under way together. How many rows and
+// tokens go together changes the speed and not one bit.
 #pragma once
 
 namespace headrace::HEADRACE_TIER {

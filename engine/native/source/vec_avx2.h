@@ -114,7 +114,7 @@ HR_INLINE bool any_e4m3_nan(const uint8_t *p, int bytes) {
   return _mm256_movemask_epi8(_mm256_cmpeq_epi8(v, seven)) != 0;
 }
 
-// --- 4-bit codes by table, as halves of bfloat16 numbers ------------------------------------------
+// --- 4-bit codes by table, as halves of bfloat16 numbers -----------------------------------------
 
 // A byte shuffle looks sixteen codes up at once, high and low bytes apart; unpacking makes words of
 // them, and a shift and a mask two vectors of floats. Byte b of 32 comes to this lane of four
@@ -143,12 +143,13 @@ HR_INLINE WordPairs look_up(U32 codes, Table table) {
 HR_INLINE U32 low_nibbles(U32 bytes) { return _mm256_and_si256(bytes, _mm256_set1_epi8(15)); }
 HR_INLINE U32 high_nibbles(U32 bytes) { return low_nibbles(_mm256_srli_epi16(bytes, 4)); }
 
-// --- e2m1: twice 32 bytes, 16 columns in two lanes or 32 in four -----------------------------------
+// --- e2m1: twice 32 bytes, 16 columns in two lanes or 32 in four ----------------------------------
 
 constexpr int E2M1_CHUNK = 128, NVFP4_SCALES = 2, MXFP4_SCALES = 2;
 // For groups of 16 columns the second and the third four bytes of sixteen change places, so that
-// either half of eight bytes, which share a scale, comes to the same lanes. Then first what is unpacked low, next what is
-// unpacked high; either has the low nibbles of even and of odd bytes, then the high ones.
+// either half of eight bytes, which share a scale, comes to the same lanes. Of a vector first comes
+// what is unpacked low, then what is unpacked high; either has the low nibbles of even and of odd
+// bytes, then the high ones.
 template <int group>
 constexpr int e2m1_place(int i) {
   const int byte = i % 64 / 2, four = byte / 4;

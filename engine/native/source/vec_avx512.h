@@ -189,8 +189,8 @@ HR_INLINE void store_halves(uint64_t words, float *out) {
 }
 
 // Two runs of sixteen bytes, the low nibbles' vectors before the high ones'. Scale and minimum are
-// those of a run (by_run), or else of the low nibbles and of the high ones, `stride` floats apart. A
-// weight is looked up in a table that is made for so many: the permutation looks at four bits only.
+// those of a run (by_run), or else of the low nibbles and of the high ones, `stride` floats apart.
+// A weight is looked up in a table that is made for so many: the permutation looks at four bits.
 constexpr int nibble_place(int byte) { return byte; }
 
 template <bool by_run, int stride, class Visit>

@@ -103,7 +103,7 @@ HR_INLINE bool any_e4m3_nan(const uint8_t *p, int bytes) {
   return vmaxvq_u8(vandq_u8(load_sixteen<full>(p, bytes), seven)) == 0x7F;
 }
 
-// --- 4-bit codes by table, as halves of bfloat16 numbers ------------------------------------------
+// --- 4-bit codes by table, as halves of bfloat16 numbers -----------------------------------------
 
 // The high bytes of the bfloat16 numbers of sixteen codes, and the low ones.
 struct Table {
@@ -130,7 +130,7 @@ HR_INLINE Sixteen look_up(uint8x16_t codes, Table table) {
 HR_INLINE uint8x16_t low_nibbles(uint8x16_t bytes) { return vandq_u8(bytes, vdupq_n_u8(15)); }
 HR_INLINE uint8x16_t high_nibbles(uint8x16_t bytes) { return vshrq_n_u8(bytes, 4); }
 
-// --- e2m1: 64 bytes; of each four the low nibbles, then the high ones ------------------------------
+// --- e2m1: 64 bytes; of each four the low nibbles, then the high ones -----------------------------
 
 constexpr int E2M1_CHUNK = 128, NVFP4_SCALES = 8, MXFP4_SCALES = 4;
 template <int group>

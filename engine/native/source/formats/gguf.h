@@ -33,7 +33,7 @@ template <class Format, int head>
 struct BlockPairs {
   using Row = BlockRow;
   static constexpr bool scaled = false, global = false;
-  static constexpr int chunk = 128, parts = chunk / W, shares = parts / 8;
+  static constexpr int chunk = 128, parts = chunk / W, shares = W < 8 ? 2 : parts / 8;
   static constexpr int code_bytes = 4 * (head + 16), scale_bytes = 0;
   static HR_INLINE Row row(const Matrix &m, int64_t r) { return {m.weight + r * m.row_bytes}; }
   static constexpr int place(int i) {
@@ -85,7 +85,7 @@ struct Q4_1 : BlockPairs<Q4_1, 4> {
 struct Q4_K {
   using Row = BlockRow;
   static constexpr bool scaled = false, global = false;
-  static constexpr int chunk = 256, parts = chunk / W, shares = parts / 8;
+  static constexpr int chunk = 256, parts = chunk / W, shares = W < 8 ? 4 : parts / 8;
   static constexpr int code_bytes = 144, scale_bytes = 0;
   static HR_INLINE Row row(const Matrix &m, int64_t r) { return {m.weight + r * m.row_bytes}; }
   static constexpr int place(int i) { return i / 32 * 32 + nibble_place(i % 32); }
