@@ -3,9 +3,9 @@
 import ast
 import graphlib
 import os
+import re
 import signal
 import subprocess
-import re
 import sys
 from pathlib import Path
 
