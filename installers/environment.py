@@ -38,8 +38,7 @@ VENV = ROOT / ".venv"
 LOCKED = ROOT / "installers" / "requirements" / "locked.txt"
 RECORD = VENV / "headrace-setup.json"
 GUARD = VENV / "headrace-setup.lock"
-CMAKE = "cmake==4.1.3"
-"""Where the system has none."""
+BUILD_TOOLS = ROOT / "installers" / "requirements" / "build.txt"
 TORCH_INDEX = "https://download.pytorch.org/whl/"
 
 
@@ -248,7 +247,7 @@ def cmake() -> str:
         return found
     own = venv_python().with_name("cmake.exe" if os.name == "nt" else "cmake")
     if not own.exists():
-        pip(CMAKE)
+        pip("--requirement", str(BUILD_TOOLS))
     return str(own)
 
 
