@@ -5,8 +5,10 @@ Nothing here imports torch or Qt, so that the suites that need neither stay fast
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 # Before any test module is imported, since torch, Qt and the hub client read these at import.
@@ -24,6 +26,12 @@ os.environ["HEADRACE_HOME"] = _home.name  # no test, nor a program it starts, se
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the slow suites (marker full) too")
+    parser.addoption(
+        "--left-out",
+        type=Path,
+        metavar="PATH",
+        help="write there, as JSON, how many tests of each suite are left out, by their marker",
+    )
 
 
 def _has_cuda() -> bool:
@@ -39,10 +47,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         absent.add("full")
     if not _has_cuda():
         absent.add("gpu")
-    out = [item for item in items if any(item.get_closest_marker(name) for name in absent)]
-    if out:
-        config.hook.pytest_deselected(items=out)
-        items[:] = [item for item in items if item not in out]
+    reasons = {
+        item: name for item in items for name in sorted(absent) if item.get_closest_marker(name)
+    }
+    if reasons:
+        config.hook.pytest_deselected(items=list(reasons))
+        items[:] = [item for item in items if item not in reasons]
+    if table := config.getoption("--left-out"):
+        counts = Counter((_suite(item), name) for item, name in reasons.items())
+        rows = [[suite, name, count] for (suite, name), count in sorted(counts.items())]
+        table.write_text(json.dumps(rows), encoding="utf-8")
+
+
+def _suite(item: pytest.Item) -> str:
+    """The folder of tests/ that it is in, or its file's name where that lies in tests/ itself."""
+    return item.path.relative_to(Path(__file__).parent).with_suffix("").parts[0]
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
