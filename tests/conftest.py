@@ -19,9 +19,14 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost,::1"
 
 import pytest
+from hypothesis import settings
 
 _home = tempfile.TemporaryDirectory(prefix="headrace-tests-")
 os.environ["HEADRACE_HOME"] = _home.name  # no test, nor a program it starts, sees the user's files
+
+
+FULL_TIMEOUT = 1200
+"""Seconds for a test that asks for no others: in a full run, properties try many more examples."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,6 +39,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """How property tests search. A busy machine is slow at any example: none has a deadline."""
+    settings.register_profile("plain", deadline=None)
+    settings.register_profile("full", deadline=None, max_examples=1000)
+    settings.load_profile("full" if config.getoption("--full") else "plain")
+
+
 def _has_cuda() -> bool:
     if not any(Path("/dev").glob("nvidia[0-9]*")) and not Path("/dev/dxg").exists():
         return os.name == "nt" and Path(os.environ["SYSTEMROOT"], "System32/nvcuda.dll").exists()
@@ -42,11 +54,13 @@ def _has_cuda() -> bool:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out, visibly as deselected, what this run or this machine is not for."""
-    absent = set()
+    absent = set() if _has_cuda() else {"gpu"}
     if not config.getoption("--full"):
         absent.add("full")
-    if not _has_cuda():
-        absent.add("gpu")
+    else:
+        for item in items:
+            if not item.get_closest_marker("timeout"):
+                item.add_marker(pytest.mark.timeout(FULL_TIMEOUT))
     reasons = {
         item: name for item in items for name in sorted(absent) if item.get_closest_marker(name)
     }

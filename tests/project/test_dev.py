@@ -380,3 +380,14 @@ def test_what_is_left_out_is_written_down_with_its_reason(tmp_path: Path) -> Non
             ((suite, marker, count),) = rows
             assert (suite, marker) == ("project", "full")
             assert f"{count} deselected" in collected.stdout
+
+
+def test_a_full_run_tries_ten_times_as_many_examples() -> None:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+    command += ["--hypothesis-show-statistics", "tests/context/test_pages.py", "-k", "counted"]
+    tried = []
+    for full in ([], ["--full"]):
+        run = [*command, *full]
+        said = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        tried.append(sum(int(number) for number in re.findall(r" (\d+) passing, ", said)))
+    assert tried[1] >= 5 * tried[0] > 0
