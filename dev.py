@@ -39,6 +39,8 @@ from installers.environment import ROOT, VENV, setup, venv_python
 from installers.system_libraries import Trouble, ensure_libraries, say
 
 FULL_RESULTS = ROOT / "docs" / "full-test-results.md"
+PLAIN_TIMES = VENV / "plain-test-times.txt"
+"""Of the last plain run that passed: a full run puts them on its page."""
 DEFAULT_PORT = 11711
 STEP_END_SECONDS = 15.0
 """Time that an interrupted pytest gets to take down its fixtures."""
@@ -202,8 +204,11 @@ def streamed_text(lines: Iterable[bytes]) -> Iterator[str]:
 def test(arguments: list[str], *, full: bool) -> int:
     setup()
     ensure_libraries("offscreen")
-    results = VENV / "full-results.xml"
-    suite = ["pytest", *(["--full", f"--junit-xml={results}"] if full else []), *arguments]
+    results, left_out = VENV / "full-results.xml", VENV / "full-left-out.json"
+    for record in (results, left_out):
+        record.unlink(missing_ok=True)
+    records = ["--full", f"--junit-xml={results}", f"--left-out={left_out}"]
+    suite = ["pytest", *(records if full else []), *arguments]
     steps = [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"], suite]
     failed = []
     timings = []
@@ -215,9 +220,11 @@ def test(arguments: list[str], *, full: bool) -> int:
         timings.append(f"{name} {time.monotonic() - started:.0f} s")
         if code:
             failed.append(name)
-    if full:
-        FULL_RESULTS.write_text(full_table(results), encoding="utf-8")
+    if full and results.exists() and left_out.exists():  # else pytest has refused its arguments
+        FULL_RESULTS.write_text(full_page(results, left_out), encoding="utf-8")
         say(f"Wrote {FULL_RESULTS.relative_to(ROOT)}")
+    if not (full or arguments or failed):
+        PLAIN_TIMES.write_text(f"{today()}: {', '.join(timings)}", encoding="utf-8")
     say(f"Took {', '.join(timings)}.")
     say(f"Failed: {', '.join(failed)}." if failed else "Lint, types and tests are in order.")
     return 1 if failed else 0
@@ -235,8 +242,35 @@ def run_step(command: list[str]) -> int:
         raise
 
 
-def full_table(results: Path) -> str:
-    """A short table of one full run, one row a folder of tests/."""
+def today() -> str:
+    """The day and the commit, as results name them."""
+    git = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    return f"{time.strftime('%Y-%m-%d')}, commit {commit.strip() or 'unknown'}"
+
+
+def full_page(results: Path, left_out: Path) -> str:
+    """A short page about one full run: a table with a row for each folder of tests/."""
+    python = f"Python {platform.python_version()}"
+    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, {python}"
+    lines = [
+        "# Results of the last full test run",
+        "",
+        f"Written by `python3 dev.py test --full`: {today()}, {machine}.",
+        "",
+        "| suite | passed | failed | skipped | left out | seconds |",
+        "|---|---|---|---|---|---|",
+        *full_rows(results, left_out),
+        "",
+        "Left out are tests that this machine is not for: `gpu` where there is no CUDA device.",
+    ]
+    if PLAIN_TIMES.exists():
+        plain = PLAIN_TIMES.read_text(encoding="utf-8")
+        lines += ["", f"The last plain `python3 dev.py test` in this folder, {plain}."]
+    return "\n".join(lines) + "\n"
+
+
+def full_rows(results: Path, left_out: Path) -> Iterator[str]:
     rows: dict[str, list[float]] = {}
     for case in ElementTree.parse(results).iter("testcase"):
         parts = (case.get("classname") or "").split(".")
@@ -244,22 +278,14 @@ def full_table(results: Path) -> str:
         row[0] += float(case.get("time") or 0)
         bad = case.find("failure") is not None or case.find("error") is not None
         row[2 if bad else 3 if case.find("skipped") is not None else 1] += 1
-    git = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False).stdout
-    python = f"Python {platform.python_version()}"
-    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, {python}"
-    when = f"{time.strftime('%Y-%m-%d')}, commit {commit.strip() or 'unknown'}"
-    lines = [
-        "# Results of the last full test run",
-        "",
-        f"Written by `python3 dev.py test --full`: {when}, {machine}.",
-        "",
-        "| suite | passed | failed | skipped | seconds |",
-        "|---|---|---|---|---|",
-    ]
-    for name, (seconds, passed, bad_count, skipped) in sorted(rows.items()):
-        lines.append(f"| {name} | {passed:.0f} | {bad_count:.0f} | {skipped:.0f} | {seconds:.1f} |")
-    return "\n".join(lines) + "\n"
+    out: dict[str, str] = {}
+    for suite, marker, count in json.loads(left_out.read_text(encoding="utf-8")):
+        out[suite] = f"{out[suite]}, " if suite in out else ""
+        out[suite] += f"{count} ({marker})"
+    for name in sorted({*rows, *out}):
+        seconds, passed, bad_count, skipped = rows.get(name, [0.0, 0, 0, 0])
+        counts = f"{passed:.0f} | {bad_count:.0f} | {skipped:.0f} | {out.get(name, '0')}"
+        yield f"| {name} | {counts} | {seconds:.1f} |"
 
 
 def parser() -> argparse.ArgumentParser:

@@ -12,7 +12,9 @@ from typing import Any
 
 import tokenizers
 
+from engine.chat.interruption import check
 from engine.chat.model_files import ModelPlace
+from engine.chat.pieces import PieceEncoder
 from engine.chat.shields import Twin
 from engine.errors import ModelFilesError, UnsupportedModel
 from engine.formats.file_checks import require_file
@@ -22,6 +24,8 @@ COUNT_PIECE = 1 << 16
 PIECE_SLACK = 8
 """Tokens that cutting a text in two may add, generously: cutting never adds more than a few."""
 _SPACE = "\u2581"
+# Else the library tokenises in threads of its own, for which counts and prompts would queue.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 class Tokenizer:
@@ -48,6 +52,7 @@ class Tokenizer:
             number: self._bytes_of(text, number, kind)
             for text, number in inner.get_vocab(with_added_tokens=True).items()
         }
+        self._pieces = PieceEncoder(inner, self._bytes.values())
         spellings = [len(text.encode("utf-8")) for text in self.special]
         self.longest_token_bytes = max([1, *spellings, *map(len, self._bytes.values())])
         """The most bytes of a text that one token can stand for."""
@@ -75,9 +80,11 @@ class Tokenizer:
         return found
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        """Tokens of a text in which the spelling of a special token means that token."""
-        with self._lock:
-            return list(self._inner.encode(text, add_special_tokens=add_special_tokens).ids)
+        """Tokens of a text in which the spelling of a special token means that token.
+
+        Raises TextTooLarge where a long text has no places at which it can be divided.
+        """
+        return self._pieces.encode(text, add_special_tokens=add_special_tokens)
 
     def encode_shielded(self, text: str, shield: str) -> list[int]:
         """Tokens of a text in which spellings broken by `shield` are plain text."""
@@ -85,8 +92,8 @@ class Tokenizer:
             return self.encode(text)
         with self._lock:
             if self._twin is None:
-                self._twin = Twin(self._inner, self.special)
-            return self._twin.encode(text, shield)
+                self._twin = Twin(self._inner, self.special, self._bytes.values())
+        return self._twin.encode(text, shield)
 
     def at_least(self, text: str, limit: int) -> int:
         """A lower bound of the number of tokens, exact enough to say that `limit` is exceeded.
@@ -102,6 +109,7 @@ class Tokenizer:
             return 0
         counted = 0
         for start in range(0, len(text), COUNT_PIECE):
+            check()
             counted += max(0, len(self.encode(text[start : start + COUNT_PIECE])) - PIECE_SLACK)
             if counted > limit:
                 return counted

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import engine
-from engine.cli import chat, serve
+from engine.cli import bench, chat, serve
 from engine.errors import HeadraceError, PortInUse
 
 EXIT_ERROR, EXIT_USAGE, EXIT_PORT, EXIT_INTERRUPTED = 1, 2, 3, 130
@@ -22,8 +22,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     _print_anything()
     try:
-        if arguments[:1] == ["bench"]:
-            return _bench(arguments[1:])
         options = parser().parse_args(arguments)
         _start_logging(options.log_level)
         run: Callable[[argparse.Namespace], int] = options.run
@@ -62,27 +60,14 @@ def parser() -> argparse.ArgumentParser:
         help="print the version and end",
     )
     verbs = top.add_subparsers(title="verbs", required=True, metavar="VERB")
-    for name, verb in (("serve", serve), ("chat", chat)):
+    for name, verb in (("serve", serve), ("chat", chat), ("bench", bench)):
         # An abbreviation of --api-key would be written down with the key.
         own = verbs.add_parser(
             name, allow_abbrev=False, help=verb.SUMMARY, description=verb.DESCRIPTION
         )
         verb.add_options(own)
         own.set_defaults(run=verb.run)
-    # Parsed by its own module, which needs torch.
-    verbs.add_parser("bench", help="measure this machine and a model", add_help=False)
     return top
-
-
-def _bench(arguments: list[str]) -> int:
-    _start_logging("warning")
-    from engine.runtime.openmp import wait_without_spinning
-
-    wait_without_spinning()
-    from engine.runtime.bench import main as bench  # torch, so only for this verb
-
-    code: int = bench(arguments)
-    return code
 
 
 def _print_anything() -> None:

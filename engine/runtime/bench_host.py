@@ -7,13 +7,12 @@ other programs slow both down.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -28,10 +27,6 @@ from engine.runtime.caches import UNKNOWN_BYTES, last_cache_bytes
 from engine.runtime.host_work import FORMATS, HIDDEN, INNER, ROUTES, Stretch, Work
 from engine.runtime.threads import apply_threads
 
-HOST = (
-    "Rate at which products with one token, and steps of MoE layers, consume stored weights: as a "
-    "share of the best rate at which this machine reads memory."
-)
 LEAST_BYTES = 2 << 30
 CACHES = 4
 """The stretch is so many times as large as the last caches, where memory allows it."""
@@ -40,68 +35,48 @@ REFERENCE_BYTES = 32 << 20
 """PyTorch's operations are so much slower that more would only take time."""
 
 
-def run_host(argv: list[str]) -> int:
-    """Returns the exit status."""
-    arguments = _parser().parse_args(argv)
-    try:
-        result = measure_host(arguments)
-    except HeadraceError as error:
-        print(f"headrace bench: {error.message} {error.hint}".rstrip(), file=sys.stderr)
-        return 1
-    print(bench_result.table(result))
-    if arguments.json is not None:
-        bench_result.write(result, arguments.json)
-        print(f"Written to {arguments.json}")
-    return 0
+@dataclass(frozen=True)
+class Choices:
+    """What of it to measure."""
+
+    formats: Sequence[str] = FORMATS
+    threads: int = 0
+    """Of the products; 0: as when serving."""
+    tiers: Sequence[str] = ()
+    """Instruction sets; none: the one in use."""
+    rounds: int = 5
+    mebibytes: int = 0
+    """To read in turn; 0: far more than caches hold."""
+    operations: bool = False
+    """Show PyTorch's operations beside."""
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="headrace bench host",
-        description=HOST,
-    )
-    parser.add_argument("--formats", nargs="+", default=list(FORMATS), choices=FORMATS)
-    parser.add_argument("--threads", type=int, default=0, help="of products; 0: as when serving")
-    parser.add_argument("--tiers", nargs="+", default=[], help="instruction sets: avx2, avx512")
-    parser.add_argument("--rounds", type=int, default=5, help="the median of them is shown")
-    parser.add_argument(
-        "--mebibytes", type=int, default=0, help="to read in turn; 0: far more than caches hold"
-    )
-    parser.add_argument(
-        "--operations", action="store_true", help="show PyTorch's operations beside them"
-    )
-    parser.add_argument("--json", type=Path, help="write the record to this file")
-    return parser
-
-
-def measure_host(arguments: argparse.Namespace) -> Result:
+def measure_host(choices: Choices) -> Result:
     """Raises HeadraceError where the library is not built, InvalidRequest, OutOfMemory."""
-    if arguments.rounds < 1 or arguments.mebibytes < 0:
-        raise InvalidRequest("--rounds is at least 1 and --mebibytes at least 0.")
     native = library()
     if native is None:
         raise HeadraceError("The CPU kernels are not there to be measured.", hint=remedy())
     used = native.tier
     try:
-        return _measure(native, arguments)
+        return _measure(native, choices)
     finally:
         native.set_tier(used)
 
 
-def _measure(native: Library, arguments: argparse.Namespace) -> Result:
-    threads = apply_threads(arguments.threads)
+def _measure(native: Library, choices: Choices) -> Result:
+    threads = apply_threads(choices.threads)
     cache = last_cache_bytes()
-    stretch = Stretch(_stretch_bytes(arguments.mebibytes << 20, cache))
+    stretch = Stretch(_stretch_bytes(choices.mebibytes << 20, cache))
     nbytes = stretch.bytes.numel()
     work = [
         (tier, one)
-        for tier in arguments.tiers or [native.tier]
-        for one in _works(stretch, arguments.formats)
+        for tier in choices.tiers or [native.tier]
+        for one in _works(stretch, choices.formats)
     ]
     reads: dict[int, list[float]] = {count: [] for count in counts_to_try(os.cpu_count() or 1)}
     delivered: list[list[float]] = [[] for _ in work]
-    for number in range(1, arguments.rounds + 1):
-        print(f"headrace bench: round {number} of {arguments.rounds}", file=sys.stderr)
+    for number in range(1, choices.rounds + 1):
+        print(f"headrace bench: round {number} of {choices.rounds}", file=sys.stderr)
         for count, rates in reads.items():
             rates.append(_read_rate(native, stretch, count))
         best = _best(reads)
@@ -112,18 +87,18 @@ def _measure(native: Library, arguments: argparse.Namespace) -> Result:
             rates.append(one.rate())
     best = _best(reads)
     read = statistics.median(reads[best])
-    names = [f"host {one.name}" + (f" {tier}" if arguments.tiers else "") for tier, one in work]
+    names = [f"host {one.name}" + (f" {tier}" if choices.tiers else "") for tier, one in work]
     rows = [
         _row(name, statistics.median(rates), read)
         for name, rates in zip(names, delivered, strict=True)
     ]
-    if arguments.operations:
-        rows += _operations(stretch, arguments.formats, read)
+    if choices.operations:
+        rows += _operations(stretch, choices.formats, read)
     rows += [
         Row(name=f"host read {count} threads", value=statistics.median(rates), unit="GB/s")
         for count, rates in reads.items()
     ]
-    tiers = ", ".join(arguments.tiers) or native.tier
+    tiers = ", ".join(choices.tiers) or native.tier
     machine = bench_result.machine(resolve_device("cpu"))
     return Result(
         bench="host",
@@ -133,7 +108,7 @@ def _measure(native: Library, arguments: argparse.Namespace) -> Result:
         machine=msgspec.structs.replace(machine, stream=round(read, 1), threads=threads),
         rows=rows,
         notes=[
-            f"instruction set {tiers}; medians of {arguments.rounds}",
+            f"instruction set {tiers}; medians of {choices.rounds}",
             f"reading: in turns with the products, by {best} threads, this machine's best",
             f"moe: {ROUTES} experts [{INNER}, {HIDDEN}] at random of {nbytes >> 20} MiB, M = 1",
             *_cache_note(nbytes, cache),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -63,8 +62,12 @@ class Anthropic:
         self._service.check_model(body.model)
         text, ready = await self._service.ready()
         variables = text.effort_variables(body.effort, "output_config.effort")
-        prompt = await asyncio.to_thread(
-            text.chat_prompt, messages, context_tokens=ready.context_tokens, variables=variables
+        prompt = await self._service.prompts.run(
+            request,
+            text.chat_prompt,
+            messages,
+            context_tokens=ready.context_tokens,
+            variables=variables,
         )
         generation = _generation(body, prompt, text, ready)
         message = _message(text.name, len(prompt))
@@ -94,10 +97,9 @@ class Anthropic:
         self._service.check_model(body.model)
         text = await self._service.text()
         variables = text.effort_variables(body.effort, "output_config.effort")
-        with self._service.served():
-            prompt = await asyncio.to_thread(
-                text.chat_prompt, messages, context_tokens=UNBOUNDED, variables=variables
-            )
+        prompt = await self._service.counts.run(
+            request, text.chat_prompt, messages, context_tokens=UNBOUNDED, variables=variables
+        )
         return json_response({"input_tokens": len(prompt)})
 
     async def _frames(self, events: Opened, message: dict[str, Any]) -> AsyncIterator[bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -70,8 +69,12 @@ class OpenAI:
         text, ready = await self._service.ready()
         variables = _template_variables(body, text)
         with explained(ready, self._service.link.options):
-            prompt = await asyncio.to_thread(
-                text.chat_prompt, messages, context_tokens=ready.context_tokens, variables=variables
+            prompt = await self._service.prompts.run(
+                request,
+                text.chat_prompt,
+                messages,
+                context_tokens=ready.context_tokens,
+                variables=variables,
             )
         generation = _generation(
             body,
@@ -92,8 +95,8 @@ class OpenAI:
         single = body.single_prompt(ready.vocab_size)
         with explained(ready, self._service.link.options):
             if isinstance(single, str):
-                prompt = await asyncio.to_thread(
-                    text.text_prompt, single, context_tokens=ready.context_tokens
+                prompt = await self._service.prompts.run(
+                    request, text.text_prompt, single, context_tokens=ready.context_tokens
                 )
             else:
                 prompt = fitting(single, ready.context_tokens, "prompt")

@@ -14,7 +14,7 @@ from app.ui import window
 from app.ui.application import Headrace
 from app.ui.widgets.code_block import CodeBlock
 from app.ui.widgets.message_view import AssistantMessage
-from tests.app.conftest import Opener, ready
+from tests.app.conftest import PATIENCE_MS, Opener, ready
 
 
 class TestChat:
@@ -32,7 +32,7 @@ class TestChat:
 
     def done(self, headrace: Headrace, qtbot: QtBot) -> AssistantMessage:
         page = headrace.window.chat
-        qtbot.waitUntil(lambda: not page.session.busy, timeout=10_000)
+        qtbot.waitUntil(lambda: not page.session.busy, timeout=PATIENCE_MS)
         view = page.views[-1]
         assert isinstance(view, AssistantMessage)
         return view
@@ -72,7 +72,9 @@ class TestChat:
         ready(headrace, qtbot)
         self.type_and_send(headrace, qtbot, "hi")
         page = headrace.window.chat
-        qtbot.waitUntil(lambda: len(page.session.conversation.messages[-1].text) > 10)
+        qtbot.waitUntil(
+            lambda: len(page.session.conversation.messages[-1].text) > 10, timeout=PATIENCE_MS
+        )
         assert page.composer.send.accessibleName() == "Stop"
         page.composer.send.click()
         view = self.done(headrace, qtbot)
@@ -92,8 +94,8 @@ class TestChat:
         self.type_and_send(headrace, qtbot, "hi")
         page = headrace.window.chat
         bar = page.scroller.verticalScrollBar()
-        qtbot.waitUntil(lambda: bar.maximum() > 100, timeout=5_000)
-        qtbot.waitUntil(lambda: bar.value() == bar.maximum())
+        qtbot.waitUntil(lambda: bar.maximum() > 100, timeout=PATIENCE_MS)
+        qtbot.waitUntil(lambda: bar.value() == bar.maximum(), timeout=PATIENCE_MS)
         bar.setValue(10)  # a reader who looks at the beginning is left there
         view = self.done(headrace, qtbot)
         qtbot.wait(50)

@@ -14,7 +14,7 @@ from app.core import settings
 from app.ui import tray
 from app.ui.close_dialog import CloseDialog
 from app.ui.single_instance import Launch, SingleInstance, settle
-from tests.app.conftest import Opener
+from tests.app.conftest import PATIENCE_MS, Opener
 
 
 class Closer:
@@ -79,7 +79,7 @@ class TestClosing:
     def test_quit_quits(self, open_app: Opener, with_tray: object, qtbot: QtBot) -> None:
         headrace = open_app()
         Closer().answer("quit")
-        with qtbot.waitSignal(headrace.engine.idle):
+        with qtbot.waitSignal(headrace.engine.idle, timeout=PATIENCE_MS):
             headrace.window.close()
         assert settings.load().on_close == "quit"
 
@@ -119,9 +119,9 @@ class TestSingleInstance:
         second = subprocess.Popen(
             [sys.executable, "-m", "app.cli"], stdout=subprocess.PIPE, text=True
         )
-        with qtbot.waitSignal(first.raised, timeout=15_000):
+        with qtbot.waitSignal(first.raised, timeout=PATIENCE_MS):
             pass
-        qtbot.waitUntil(lambda: second.poll() is not None, timeout=10_000)
+        qtbot.waitUntil(lambda: second.poll() is not None, timeout=PATIENCE_MS)
         assert second.returncode == 0
         assert "runs already" in second.communicate()[0]
         first.release()

@@ -336,8 +336,7 @@ class TestLaunch:
         code = "import os; print(os.getsid(0), os.getpid())"
         log = tmp_path / "logs" / "s.log"
         server = launch.ServerProcess([sys.executable, "-c", code], log)
-        while server.exit_code() is None:
-            pass
+        wait_until(lambda: server.exit_code() is not None)
         session, pid = log.read_text().split()
         assert session == pid == str(server.pid)
 

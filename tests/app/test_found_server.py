@@ -16,7 +16,7 @@ from app.core.server_record import ServerRecord
 from app.core.supervisor import Phase
 from app.ui.application import Headrace
 from app.ui.window import LOGS, SETTINGS
-from tests.app.conftest import STAND_IN, Opener, alive, close_app, ready, wait_until
+from tests.app.conftest import PATIENCE_MS, STAND_IN, Opener, alive, close_app, ready, wait_until
 
 Found = Callable[[int], ServerRecord]
 
@@ -29,7 +29,7 @@ def found(stand_in: Callable[..., None]) -> Iterator[Found]:
     def start(owner: int) -> ServerRecord:
         command = [sys.executable, str(STAND_IN), "serve", "--owner-pid", str(owner)]
         started.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
-        wait_until(lambda: len(server_record.running_servers()) == len(started), 20)
+        wait_until(lambda: len(server_record.running_servers()) == len(started))
         return server_record.running_servers()[-1]
 
     yield start
@@ -129,7 +129,7 @@ def test_an_orphan_is_taken_over_though_others_run(
     """Servers that somebody starts before and after it neither hide it nor are taken for it."""
     before, orphan, after = found(0), found(nobody), found(0)
     headrace = use(open_app, qtbot)
-    qtbot.waitUntil(lambda: headrace.engine.view.adopted, timeout=10_000)
+    qtbot.waitUntil(lambda: headrace.engine.view.adopted, timeout=PATIENCE_MS)
     assert headrace.engine.server_pid == orphan.pid
     close_app(headrace, qtbot)
     wait_until(lambda: not alive(orphan.pid))
@@ -153,7 +153,7 @@ def test_an_own_server_is_kept_while_another_starts(
     (record,) = server_record.running_servers()
     command = [sys.executable, str(STAND_IN), "serve"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as by_hand:
-        wait_until(lambda: len(server_record.running_servers()) == 2, 20)
+        wait_until(lambda: len(server_record.running_servers()) == 2)
         qtbot.wait(500)
         assert headrace.engine.server_pid == own and headrace.engine.endpoint == record.url
         close_app(headrace, qtbot)
@@ -174,7 +174,7 @@ def test_an_orphan_that_refuses_at_first_is_adopted(
     stand_in("adopt-late")
     record = found(nobody)
     headrace = use(open_app, qtbot)
-    qtbot.waitUntil(lambda: headrace.engine.view.adopted, timeout=10_000)
+    qtbot.waitUntil(lambda: headrace.engine.view.adopted, timeout=PATIENCE_MS)
     assert headrace.engine.server_pid == record.pid
     assert headrace.window.dashboard.toggle.isEnabled()
     assert [now.owner_pid for now in server_record.running_servers()] == [os.getpid()]
@@ -195,7 +195,7 @@ def test_an_orphan_that_goes_on_to_refuse_is_never_ended(
     stand_in("no-adopt")
     record = found(nobody)
     headrace = use(open_app, qtbot)
-    qtbot.waitUntil(lambda: not headrace.engine.view.adopting, timeout=10_000)
+    qtbot.waitUntil(lambda: not headrace.engine.view.adopting, timeout=PATIENCE_MS)
     assert not headrace.engine.view.ours
     assert "could not be taken over (not now)" in headrace.window.dashboard.banner.text
     close_app(headrace, qtbot)
@@ -218,7 +218,7 @@ def test_an_idle_orphan_of_another_version_is_replaced(
             headrace.engine.server_pid not in (0, record.pid)
             and headrace.engine.view.phase is Phase.READY
         ),
-        timeout=20_000,
+        timeout=PATIENCE_MS,
     )
     assert not headrace.engine.view.other_version
     assert not alive(record.pid)
@@ -234,7 +234,7 @@ def test_a_busy_orphan_of_another_version_is_kept(
     stand_in(stats='{"requests_running": 1}', version="0.0.1")
     record = found(nobody)
     headrace = use(open_app, qtbot)
-    qtbot.waitUntil(lambda: headrace.engine.view.adopted, timeout=10_000)
+    qtbot.waitUntil(lambda: headrace.engine.view.adopted, timeout=PATIENCE_MS)
     qtbot.wait(500)
     assert headrace.engine.server_pid == record.pid
     assert headrace.engine.view.phase is Phase.READY
@@ -251,7 +251,7 @@ def test_a_server_that_wants_a_key(
 
     def say() -> Message:
         session.ask("hi")
-        qtbot.waitUntil(lambda: not session.busy, timeout=10_000)
+        qtbot.waitUntil(lambda: not session.busy, timeout=PATIENCE_MS)
         return session.conversation.messages[-1]
 
     assert say().error == "This engine wants its API key. Enter it in the settings."

@@ -14,7 +14,7 @@ from app.core.supervisor import EngineView, Phase
 from app.ui import theme, window
 from app.ui.widgets.rail import NavButton
 from engine.messages import Stats
-from tests.app.conftest import Opener, ready
+from tests.app.conftest import PATIENCE_MS, Opener, ready
 
 
 class TestEngine:
@@ -28,7 +28,7 @@ class TestEngine:
         header.chip.click()
         assert QGuiApplication.clipboard().text() == f"{headrace.engine.endpoint}/v1"
         headrace.window.dashboard.toggle.click()
-        qtbot.waitUntil(lambda: headrace.engine.view.phase is Phase.STOPPED, timeout=10_000)
+        qtbot.waitUntil(lambda: headrace.engine.view.phase is Phase.STOPPED, timeout=PATIENCE_MS)
         assert header.chip.isHidden()
         assert headrace.window.dashboard.toggle.text() == "Start engine"
 
@@ -42,7 +42,7 @@ class TestEngine:
         monkeypatch.setattr("app.core.supervisor.MAX_DELAY_S", 0.05)
         stand_in("fail-start")
         headrace = open_app(start_engine_at_launch=True)
-        qtbot.waitUntil(lambda: headrace.engine.view.phase is Phase.GAVE_UP, timeout=20_000)
+        qtbot.waitUntil(lambda: headrace.engine.view.phase is Phase.GAVE_UP, timeout=PATIENCE_MS)
         banner = headrace.window.dashboard.banner
         assert "code 3" in banner.text and "model folder is empty" in banner.text
         stand_in()
@@ -54,7 +54,7 @@ class TestEngine:
     ) -> None:
         stand_in("failed-model")
         headrace = open_app(start_engine_at_launch=True)
-        qtbot.waitUntil(lambda: headrace.engine.view.phase is Phase.FAILED, timeout=10_000)
+        qtbot.waitUntil(lambda: headrace.engine.view.phase is Phase.FAILED, timeout=PATIENCE_MS)
         assert headrace.window.dashboard.banner.text == "shard 2 is missing"
 
     def test_a_deaf_server_is_killed(
@@ -69,7 +69,7 @@ class TestEngine:
         headrace = open_app(start_engine_at_launch=True)
         ready(headrace, qtbot)
         headrace.engine.stop()
-        qtbot.waitUntil(lambda: headrace.engine.view.phase is Phase.STOPPED, timeout=10_000)
+        qtbot.waitUntil(lambda: headrace.engine.view.phase is Phase.STOPPED, timeout=PATIENCE_MS)
 
     def test_apply_restarts_with_the_new_settings(
         self, open_app: Opener, stand_in: Callable[..., None], qtbot: QtBot
@@ -87,7 +87,7 @@ class TestEngine:
                 headrace.engine.server_pid not in (0, before)
                 and headrace.engine.view.phase is Phase.READY
             ),
-            timeout=10_000,
+            timeout=PATIENCE_MS,
         )
         assert settings.load().moe_cache_rate == 0.37
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from engine.chat.detokenizer import Detokenizer
 from engine.chat.tokenizer import Tokenizer
 from tests.chat.vocabularies import SPECIAL, byte_fallback, byte_level
+from tests.properties import examples
 
 INNER = {"byte_level": byte_level(), "byte_fallback": byte_fallback()}
 KINDS = {kind: Tokenizer(inner, Path(kind)) for kind, inner in INNER.items()}
@@ -30,7 +31,7 @@ def pieces_of(tokenizer: Tokenizer, tokens: list[int]) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(text=ANY_TEXT)
 def test_joined_pieces_are_the_librarys_decoding(kind: str, text: str) -> None:
     tokens = INNER[kind].encode(text, add_special_tokens=False).ids

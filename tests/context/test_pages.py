@@ -18,6 +18,7 @@ from engine.errors import OutOfMemory
 from engine.kernels.attention import rotate_and_store
 from engine.memory.arena import Arena
 from engine.models.spec import AttentionSpec, GatedDeltaSpec, LayerSpec, ModelSpec, RopeSpec
+from tests.properties import examples
 
 SPEC = ModelSpec(
     family="test",
@@ -36,7 +37,7 @@ SPEC = ModelSpec(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 6)), max_size=30))
 def test_what_is_counted_is_what_is_held(steps: list[tuple[bool, int]]) -> None:
     allocator = PageAllocator(20)

@@ -41,6 +41,7 @@ from engine.models.spec import (
     MoeSpec,
     RopeSpec,
 )
+from tests.properties import examples
 
 GB = 10**9
 QWEN = ModelSpec(
@@ -139,7 +140,7 @@ def test_workspace_counts_the_copies_that_attention_makes(dtype: str) -> None:
     query = torch.zeros(1, a.heads, a.head_dim, dtype=getattr(torch, dtype))
     layer = QWEN.attention_layers[0]
     with Gathered() as gathered:
-        paged_attention(query, *kv.layer(layer), [sequence], 1.0)
+        paged_attention.reference(query, *kv.layer(layer), [sequence], 1.0)
     assert gathered.nbytes == 640 * workspace_per_token(QWEN, dtype)
 
 
@@ -258,7 +259,7 @@ pools = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(
     need=st.builds(
         Need,
@@ -316,7 +317,7 @@ def test_what_is_given_fits_and_floors_hold(
         assert lowered == (budget.slots != wanted)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(st.integers(0, 60 * GB), st.integers(0, 20 * GB))
 def test_more_memory_never_gives_less(host_free: int, more: int) -> None:
     try:

@@ -24,6 +24,7 @@ from tests.experts.checkpoint_experts import (
     plain,
     random_experts,
 )
+from tests.properties import examples
 
 pytestmark = pytest.mark.usefixtures("tier")
 
@@ -235,8 +236,7 @@ def test_wrong_inputs_are_refused() -> None:
 
 
 @settings(
-    max_examples=40,
-    deadline=None,
+    max_examples=examples(40),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data(), storage=st.sampled_from(sorted(FORMATS)), seed=st.integers(0, 2**31))

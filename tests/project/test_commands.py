@@ -15,7 +15,6 @@ import app.cli
 import dev
 from app.core import startup
 from engine import cli
-from engine.runtime import bench
 from tests.project.checkout import ROOT, tracked_files
 
 
@@ -29,9 +28,7 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
 
 
 COMMANDS = [
-    each
-    for command in (app.cli.parser(), cli.parser(), bench.parser(), dev.parser())
-    for each in parsers(command)
+    each for command in (app.cli.parser(), cli.parser(), dev.parser()) for each in parsers(command)
 ]
 
 
@@ -64,6 +61,8 @@ BLANK = ["", " ", "\t\n"]
         ("serve", "--allow-origin"),
         ("chat", "--model"),
         ("chat", "--prompt"),
+        ("bench decode", "--model"),
+        ("bench decode", "--json"),
     ],
 )
 def test_a_blank_value_is_refused_as_a_mistake_of_usage(
@@ -72,7 +71,7 @@ def test_a_blank_value_is_refused_as_a_mistake_of_usage(
     """An unset variable of a script gives one; the working folder is no model that was meant."""
     model = [] if option == "--model" else ["--model", "demo"]
     with pytest.raises(SystemExit) as raised:
-        cli.main([verb, *model, option, blank])
+        cli.main([*verb.split(), *model, option, blank])
     assert raised.value.code == 2
     assert option in capsys.readouterr().err.splitlines()[-1]
 

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from engine import cli
 from engine.formats.weight import StoredWeight
 from engine.kernels.dequantise import dequantise
 from engine.kernels.moe import decoded_blocks
 from engine.native.library import library
-from engine.runtime import bench, bench_host, host_work
+from engine.runtime import bench_host, host_work
 from engine.runtime.caches import last_cache_bytes
 from engine.runtime.host_work import FORMATS, Stretch
 
@@ -26,7 +27,7 @@ def test_it_prints_and_records_every_format_s_share(
 ) -> None:
     file = tmp_path / "host.json"
     chosen = f"{SMALL} --formats nvfp4 q4_k --operations --json {file}"
-    assert bench.main(["host", *chosen.split()]) == 0
+    assert cli.main(["bench", "host", *chosen.split()]) == 0
     printed = capsys.readouterr().out
     record = json.loads(file.read_text())
     rows = {row["name"]: row for row in record["rows"]}
@@ -51,11 +52,11 @@ def test_tiers_are_measured_side_by_side_and_the_one_in_use_comes_back(
     assert native is not None
     used = native.tier
     chosen = f"{SMALL} --formats bfloat16 --tiers {' '.join(native.tiers)}"
-    assert bench.main(["host", *chosen.split()]) == 0
+    assert cli.main(["bench", "host", *chosen.split()]) == 0
     printed = capsys.readouterr().out
     assert all(f"host bfloat16 {tier}" in printed for tier in native.tiers)
     assert native.tier == used
-    assert bench.main(["host", *f"{SMALL} --formats bfloat16 --tiers sse9".split()]) == 1
+    assert cli.main(["bench", "host", *f"{SMALL} --formats bfloat16 --tiers sse9".split()]) == 1
     assert "no instruction set 'sse9' here" in capsys.readouterr().err
 
 
@@ -63,13 +64,13 @@ def test_without_the_library_it_says_what_to_do(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench_host, "library", lambda: None)
-    assert bench.main(["host"]) == 1
+    assert cli.main(["bench", "host"]) == 1
     assert "python3 dev.py setup" in capsys.readouterr().err
 
 
 @needs_library
 def test_more_than_half_of_free_memory_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.main(["host", "--mebibytes", str(1 << 30)]) == 1
+    assert cli.main(["bench", "host", "--mebibytes", str(1 << 30)]) == 1
     assert "half of what is free" in capsys.readouterr().err
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from engine.server.anthropic_requests import MessagesRequest
 from engine.server.openai_requests import ChatRequest, CompletionRequest
+from tests.properties import examples
 from tests.server.running import Server
 
 SCALARS: st.SearchStrategy[Any] = st.one_of(
@@ -93,9 +94,7 @@ def test_no_body_breaks_the_server(server: Server, path: str) -> None:
     fields = sorted({*record.__struct_fields__} - {"model", "max_tokens", "ignore_eos", main})
     seen: set[int] = set()
 
-    @settings(
-        max_examples=50, deadline=None, suppress_health_check=list(HealthCheck), database=None
-    )
+    @settings(max_examples=examples(50), suppress_health_check=list(HealthCheck), database=None)
     @given(values, st.dictionaries(st.sampled_from(fields), VALUES, max_size=1))
     def sends(value: Any, extra: dict[str, Any]) -> None:
         body = {**extra, main: value, "model": server.model, "max_tokens": 2}
