@@ -135,7 +135,7 @@ def _stretch_bytes(asked: int, cache: int) -> int:
     return min(wanted, most) >> 20 << 20
 
 
-def _works(stretch: Stretch, formats: list[str]) -> Iterator[Work]:
+def _works(stretch: Stretch, formats: Sequence[str]) -> Iterator[Work]:
     for storage in formats:
         yield stretch.linear(storage)
     for storage in formats:
@@ -143,7 +143,7 @@ def _works(stretch: Stretch, formats: list[str]) -> Iterator[Work]:
             yield work
 
 
-def _operations(stretch: Stretch, formats: list[str], read: float) -> Iterator[Row]:
+def _operations(stretch: Stretch, formats: Sequence[str], read: float) -> Iterator[Row]:
     """The references, which answer where the library was not built."""
     for storage in formats:
         work = stretch.linear(storage, REFERENCE_BYTES, reference=True)
