@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -318,6 +318,7 @@ def test_what_is_given_fits_and_floors_hold(
 
 
 @settings(max_examples=examples(100))
+@example(host_free=29_680_462_848, more=178_802_688)  # room for one more slot
 @given(st.integers(0, 60 * GB), st.integers(0, 20 * GB))
 def test_more_memory_never_gives_less(host_free: int, more: int) -> None:
     try:
