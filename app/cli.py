@@ -34,7 +34,9 @@ def main(argv: list[str] | None = None) -> int:
     if problem := startup.problem():
         print(problem, file=sys.stderr)
         return 1
-    _log_to_file()
+    homeless = startup.home_problem()
+    if not homeless:
+        _log_to_file()
     try:
         from app.ui import application  # Qt is imported only from here on
     except ImportError as error:
@@ -44,6 +46,8 @@ def main(argv: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
+    if homeless:
+        return application.refuse(homeless)
     return application.run(hidden=arguments.hidden)
 
 
