@@ -13,6 +13,7 @@ from app.core.conversation import Conversation
 from app.core.supervisor import EngineView, Phase
 from app.ui.engine_service import EngineService
 from app.ui.http import EventStream
+from engine.errors import told
 
 _COMING = frozenset(
     {Phase.STARTING, Phase.LOADING, Phase.RESTARTING, Phase.BACKING_OFF, Phase.SILENT}
@@ -83,7 +84,7 @@ class ChatSession(QObject):
             self.changed.emit()
         else:
             reason = view.reason or "The engine is not running."
-            self._fail(f"{reason} {view.hint or 'Start it, then try again.'}")
+            self._fail(told(reason, view.hint or "Start it, then try again."))
 
     def _request(self) -> None:
         self._sent_at, self._first_at = time.monotonic(), 0.0

@@ -48,7 +48,7 @@ class TestChat:
     def test_a_refusal_is_shown_with_a_way_to_try_again(self, chat: Headrace, qtbot: QtBot) -> None:
         self.type_and_send(chat, qtbot, "refuse")
         view = self.done(chat, qtbot)
-        assert view.error == "the prompt is too long Shorten it."
+        assert view.error == "the prompt is too long. Shorten it."
         view.retry.emit()
         assert self.done(chat, qtbot).error
         assert len(chat.window.chat.views) == 2
@@ -138,7 +138,7 @@ class TestChat:
         stand_in("failed-model")
         headrace = open_app(start_engine_at_launch=True)
         self.type_and_send(headrace, qtbot, "hi")
-        assert self.done(headrace, qtbot).error == "shard 2 is missing Fetch it."
+        assert self.done(headrace, qtbot).error == "shard 2 is missing. Fetch it."
 
     def test_without_an_engine(self, open_app: Opener, qtbot: QtBot) -> None:
         headrace = open_app()

@@ -171,7 +171,7 @@ def test_completion_events() -> None:
     assert (delta.text, delta.reasoning) == ("a", "b")
     assert parse_event('{"choices":[{"finish_reason":"length"}]}').finish_reason == "length"
     assert parse_event('{"choices":[],"usage":{"completion_tokens":7}}').completion_tokens == 7
-    assert parse_event('{"error":{"message":"m","hint":"h"}}').error == "m h"
+    assert parse_event('{"error":{"message":"m","hint":"h"}}').error == "m. h"
     for broken in ("{", "[]"):
         with pytest.raises(ValueError, match="broken"):
             parse_event(broken)

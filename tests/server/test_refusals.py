@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from engine.errors import ModelFilesError
+from engine.server.http import anthropic_error, openai_error
 from tests.server.running import Server
 from tests.server.tiny_model import CONTEXT
 
@@ -147,6 +149,20 @@ def test_a_body_beyond_the_limit(server: Server) -> None:
     chunked = server.http.post(CHAT, content=(b" " * (1 << 20) for _ in range(33)))
     assert chunked.status_code == 413
     assert server.chat().status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("message", "hint", "said"),
+    [
+        ("a.json is not there", "Fetch it.", "a.json is not there. Fetch it."),
+        ("a.json is not there.", "Fetch it.", "a.json is not there. Fetch it."),
+        ("a.json is not there", "", "a.json is not there"),
+    ],
+)
+def test_a_message_and_its_hint_are_sentences(message: str, hint: str, said: str) -> None:
+    error = ModelFilesError(message, hint=hint)
+    assert openai_error(error)["error"]["message"] == said
+    assert anthropic_error(error)["error"]["message"] == said
 
 
 def test_unknown_paths_and_methods(server: Server) -> None:
