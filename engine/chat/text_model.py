@@ -79,6 +79,20 @@ class TextModel:
             tokens = self.tokenizer.encode(rendered.text)
         return fitting(tokens, context_tokens, "messages")
 
+    def check_read(self, variables: dict[str, Any], param: str) -> None:
+        """Raises InvalidRequest for a variable that the template never reads.
+
+        To switch off what a template cannot do is no contradiction.
+        """
+        for name, value in variables.items():
+            known = self.template is None or self.template.mentions(name)
+            if not known and not (name in ("enable_thinking", "thinking") and value is False):
+                raise InvalidRequest(
+                    f"{param}.{name} has no effect: the chat template of the model {self.name} "
+                    "does not read it.",
+                    param=f"{param}.{name}",
+                )
+
     def effort_variables(self, effort: str, param: str) -> dict[str, Any]:
         """The template's variables for so much reasoning; `none` switches it off.
 
