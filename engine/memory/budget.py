@@ -384,4 +384,7 @@ def _margin(free: int) -> int:
 
 
 def _gb(nbytes: int) -> str:
-    return f"{nbytes / 1e9:.2f} GB"
+    for step, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if nbytes >= step:
+            return f"{nbytes / step:.2f} {unit}"
+    return f"{nbytes} bytes"
