@@ -21,6 +21,10 @@ _COMING = frozenset(
 """Phases after which the model may be ready without anybody's doing."""
 
 
+_RATED_TOKENS, _RATED_S = 5, 0.05
+"""Fewer tokens, or all of them in a shorter time, came in one burst: no rate of the engine's."""
+
+
 class ChatSession(QObject):
     changed = Signal()
     """The last message grew or ended."""
@@ -35,7 +39,7 @@ class ChatSession(QObject):
         self._stream: EventStream | None = None
         self._last = Delta()
         self._tokens = 0
-        self._sent_at = self._first_at = 0.0
+        self._sent_at = self._first_at = self._last_at = 0.0
 
     @property
     def busy(self) -> bool:
@@ -110,7 +114,8 @@ class ChatSession(QObject):
         if delta.finish_reason:
             self._last = delta
         if delta.text or delta.reasoning:
-            self._first_at = self._first_at or time.monotonic()
+            self._last_at = time.monotonic()
+            self._first_at = self._first_at or self._last_at
             self.conversation.append(delta.text, delta.reasoning)
             self.changed.emit()
 
@@ -135,8 +140,8 @@ class ChatSession(QObject):
             parts.append("Cut at the length limit")
         if self._tokens and self._first_at:
             parts.append(units.counted(self._tokens, "token"))
-            seconds = time.monotonic() - self._first_at
-            if self._tokens > 1 and seconds > 0:
+            seconds = self._last_at - self._first_at
+            if self._tokens >= _RATED_TOKENS and seconds >= _RATED_S:
                 parts.append(f"{units.speed((self._tokens - 1) / seconds)} tok/s")
             parts.append(f"first one after {units.duration(self._first_at - self._sent_at)}")
         return "  ·  ".join(parts)

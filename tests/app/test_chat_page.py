@@ -64,6 +64,26 @@ class TestChat:
         assert view.message.text == "Hello there"
         assert view.error == "the runtime died"
 
+    @pytest.mark.parametrize(("pause", "rated"), [("0", False), ("0.01", True)])
+    def test_a_rate_is_told_of_what_came_over_time(
+        self,
+        open_app: Opener,
+        stand_in: Callable[..., None],
+        qtbot: QtBot,
+        monkeypatch: pytest.MonkeyPatch,
+        pause: str,
+        rated: bool,
+    ) -> None:
+        """What came in one burst tells the speed of the window, not of the engine."""
+        if not rated:
+            monkeypatch.setattr("app.ui.chat_session._RATED_S", 30.0)
+        stand_in(reply='["x "' + ', "x "' * 42 + "]", pause=pause)
+        headrace = open_app(start_engine_at_launch=True)
+        ready(headrace, qtbot)
+        self.type_and_send(headrace, qtbot, "hi")
+        note = self.done(headrace, qtbot).message.note
+        assert "43 tokens" in note and ("tok/s" in note) == rated
+
     def test_stop_keeps_what_came(
         self, open_app: Opener, stand_in: Callable[..., None], qtbot: QtBot
     ) -> None:
