@@ -9,13 +9,11 @@ import sys
 
 import engine
 from app.core import startup
-from engine import paths
+from engine import cli, paths
 
-_VERBS = """\
+_EPILOG = """\
 verbs:
-  serve  serve a model to OpenAI and Anthropic clients
-  chat   talk to a model in the terminal
-  bench  measure this machine and a model
+{verbs}
 
 `headrace VERB --help` tells what a verb takes. Example: headrace chat --model demo
 """
@@ -27,14 +25,14 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     if argv and not argv[0].startswith("-"):
         # The verbs are the engine's, with their own parser and help.
-        from engine.cli import main as engine_main
-
-        return engine_main(argv)
+        return cli.main(argv)
     arguments = parser().parse_args(argv)
     if problem := startup.problem():
         print(problem, file=sys.stderr)
         return 1
-    _log_to_file()
+    homeless = startup.home_problem()
+    if not homeless:
+        _log_to_file()
     try:
         from app.ui import application  # Qt is imported only from here on
     except ImportError as error:
@@ -44,15 +42,18 @@ def main(argv: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
+    if homeless:
+        return application.refuse(homeless)
     return application.run(hidden=arguments.hidden)
 
 
 def parser() -> argparse.ArgumentParser:
+    verbs = "\n".join(f"  {name:<5}  {verb.SUMMARY}" for name, verb in cli.VERBS.items())
     own = argparse.ArgumentParser(
         prog="headrace",
         usage="headrace [-h] [--hidden] [--version]\n       headrace VERB ...",
         description="Opens Headrace. With a verb, does the engine's work without a window.",
-        epilog=_VERBS,
+        epilog=_EPILOG.format(verbs=verbs),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     own.add_argument("--hidden", action="store_true", help="start in the tray")

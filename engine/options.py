@@ -13,6 +13,14 @@ DeviceName = Literal["auto", "cpu", "sim", "cuda"]
 DtypeName = Literal["auto", "float32", "bfloat16"]
 
 
+API_KEY_RULE = "a key has letters without accents, digits and signs, and no spaces"
+
+
+def is_api_key(text: str) -> bool:
+    """Whether clients can send it: of a header's value, they all know visible ASCII only."""
+    return bool(text) and all("!" <= letter <= "~" for letter in text)
+
+
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of one runtime. Sizes are in the unit that the name ends with.
 

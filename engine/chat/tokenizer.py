@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import threading
@@ -18,6 +19,8 @@ from engine.chat.pieces import PieceEncoder
 from engine.chat.shields import Twin
 from engine.errors import ModelFilesError, UnsupportedModel
 from engine.formats.file_checks import require_file
+
+log = logging.getLogger("headrace.model")
 
 COUNT_PIECE = 1 << 16
 """Characters tokenised at a time while a long text is only being counted."""
@@ -142,16 +145,24 @@ def load_tokenizer(place: ModelPlace) -> Tokenizer:
     return Tokenizer(inner, path)
 
 
-def end_tokens(tokenizer: Tokenizer, *sources: Any) -> tuple[int, ...]:
-    """Union of the ends that several files name: an id, a list of ids, a token's text, nothing."""
+def end_tokens(
+    tokenizer: Tokenizer, sources: dict[str, Any], *, vocab_size: int = 0
+) -> tuple[int, ...]:
+    """Union of the ends that several files name: an id, a list of ids, a token's text, nothing.
+
+    `sources` is named by file and field. What is no token, be it of the tokenizer or of the model
+    with its `vocab_size` ids, is left out with a warning: it could never end an answer.
+    """
+    size = max(tokenizer.vocab_size, vocab_size)
     ends: dict[int, None] = {}
-    for source in sources:
-        for item in source if isinstance(source, list | tuple) else [source]:
-            if isinstance(item, dict):
-                item = item.get("content")
+    for name, source in sources.items():
+        for given in source if isinstance(source, list | tuple) else [source]:
+            item = given.get("content") if isinstance(given, dict) else given
             number = tokenizer.token_id(item) if isinstance(item, str) else item
-            if isinstance(number, int) and not isinstance(number, bool) and number >= 0:
+            if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < size:
                 ends[number] = None
+            elif given is not None:
+                log.warning("%s is %r, no token of this model; it is left out", name, given)
     return tuple(ends)
 
 

@@ -14,6 +14,8 @@ import engine
 from engine.cli import bench, chat, serve
 from engine.errors import HeadraceError, PortInUse
 
+VERBS = {"serve": serve, "chat": chat, "bench": bench}
+"""The module of each verb: its SUMMARY, DESCRIPTION, add_options and run."""
 EXIT_ERROR, EXIT_USAGE, EXIT_PORT, EXIT_INTERRUPTED = 1, 2, 3, 130
 
 
@@ -60,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
         help="print the version and end",
     )
     verbs = top.add_subparsers(title="verbs", required=True, metavar="VERB")
-    for name, verb in (("serve", serve), ("chat", chat), ("bench", bench)):
+    for name, verb in VERBS.items():
         # An abbreviation of --api-key would be written down with the key.
         own = verbs.add_parser(
             name, allow_abbrev=False, help=verb.SUMMARY, description=verb.DESCRIPTION

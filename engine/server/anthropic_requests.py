@@ -13,6 +13,7 @@ from engine.chat.conversation import Message
 from engine.errors import InvalidRequest
 from engine.messages import Sampling
 from engine.server.bodies import in_range, sampling_in_range
+from engine.server.nested import CONTINUED, answering, refuse_unknown
 from engine.server.openai_requests import checked_stops
 
 Blocks = str | list[dict[str, Any]]
@@ -56,6 +57,9 @@ class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             raise InvalidRequest(
                 f"thinking {self.thinking.get('type')!r} is not supported yet.", param="thinking"
             )
+        refuse_unknown(self.tool_choice, "tool_choice", ("disable_parallel_tool_use",))
+        refuse_unknown(self.thinking, "thinking", ("budget_tokens", "display"))
+        refuse_unknown(self.context_management, "context_management", ("edits",))
         if self.mcp_servers:
             raise InvalidRequest("mcp_servers is not supported.", param="mcp_servers")
         if self.context_management.get("edits"):
@@ -96,7 +100,7 @@ class MessagesRequest(CountRequest, kw_only=True):
         self.stop_strings()
         if self.messages[-1].role == "assistant":
             raise InvalidRequest(
-                "The last message is the assistant's: continuing an answer is not supported yet.",
+                CONTINUED,
                 param=f"messages.{len(self.messages) - 1}.role",
             )
         if self.container is not None:
@@ -137,7 +141,7 @@ def conversation(system: Blocks, turns: list[Turn]) -> list[Message]:
                 f"{where}.role is {turn.role!r}; user, assistant and system are known.",
                 param=f"{where}.role",
             )
-    return messages
+    return answering(messages)
 
 
 def _text_of(content: Blocks, where: str) -> str:
@@ -150,6 +154,16 @@ def _text_of(content: Blocks, where: str) -> str:
     )
 
 
+_FIELDS = {
+    "text": ("text",),
+    "thinking": ("thinking", "signature"),
+    "redacted_thinking": ("data",),
+    # A caller is the assistant itself: nothing else can call here.
+    "tool_use": ("id", "name", "input", "caller"),
+    "tool_result": ("tool_use_id", "content", "is_error"),
+}
+
+
 def _kind(block: dict[str, Any], where: str, known: tuple[str, ...]) -> str:
     kind = block.get("type")
     if not isinstance(kind, str) or kind not in known:
@@ -158,6 +172,7 @@ def _kind(block: dict[str, Any], where: str, known: tuple[str, ...]) -> str:
             "This model reads text only.",
             param=where,
         )
+    refuse_unknown(block, where, _FIELDS[kind])
     return kind
 
 

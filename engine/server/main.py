@@ -16,7 +16,7 @@ import msgspec
 import uvicorn
 
 from engine.chat.model_files import locate
-from engine.errors import ErrorRecord
+from engine.errors import ErrorRecord, told
 from engine.options import DEFAULT_PORT, EngineOptions
 from engine.server import listening
 from engine.server.accepting import Acceptor, connection_bound
@@ -184,7 +184,7 @@ class _Run:
             self._end("the model was given up")
         else:
             # The owner shows this log; without one the program's last line says the same.
-            log.error("the model was given up: %s %s", failure.message, failure.hint)
+            log.error("the model was given up: %s", told(failure.message, failure.hint))
 
     def _end(self, reason: str) -> None:
         if not self._ending.is_set():

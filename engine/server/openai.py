@@ -60,7 +60,7 @@ class OpenAI:
         body = convert(
             parse_json(await read_body(request)),
             ChatRequest,
-            null_is_absent=("messages",),
+            null_is_absent=("messages", "stream_options", "response_format"),
             tags=ROLES,
         )
         body.check()
@@ -88,7 +88,11 @@ class OpenAI:
         return await self._respond(request, body, generation, answer)
 
     async def completions(self, request: Request) -> Response:
-        body = convert(parse_json(await read_body(request)), CompletionRequest)
+        body = convert(
+            parse_json(await read_body(request)),
+            CompletionRequest,
+            null_is_absent=("stream_options",),
+        )
         body.check()
         self._service.check_model(body.model)
         text, ready = await self._service.ready()
@@ -191,6 +195,7 @@ def _data(content: dict[str, Any]) -> bytes:
 
 
 def _template_variables(body: ChatRequest, text: TextModel) -> dict[str, Any]:
+    text.check_read(body.chat_template_kwargs, "chat_template_kwargs")
     variables = text.effort_variables(body.reasoning_effort, "reasoning_effort")
     for name, value in variables.items():
         if body.chat_template_kwargs.get(name, value) != value:

@@ -16,6 +16,7 @@ from engine.chat.conversation import Message
 from engine.errors import InvalidRequest
 from engine.messages import Sampling
 from engine.server.bodies import in_range, sampling_in_range
+from engine.server.nested import CONTINUED, answering, refuse_unknown
 
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1024
@@ -132,6 +133,8 @@ class ChatRequest(_Common, kw_only=True):
             raise InvalidRequest("top_logprobs needs logprobs: true.", param="top_logprobs")
         if not self.messages:
             raise InvalidRequest("messages is empty; send at least one.", param="messages")
+        if isinstance(self.messages[-1], AssistantTurn):
+            raise InvalidRequest(CONTINUED, param=f"messages[{len(self.messages) - 1}].role")
         for tools, choice, name in (
             (self.tools, self.tool_choice, "tool_choice"),
             (self.functions, self.function_call, "function_call"),
@@ -147,6 +150,7 @@ class ChatRequest(_Common, kw_only=True):
                 f"response_format {self.response_format.get('type')!r} is not supported yet.",
                 param="response_format",
             )
+        refuse_unknown(self.response_format, "response_format", ())
         for name, value, only in (
             ("modalities", self.modalities, ["text"]),
             ("verbosity", self.verbosity, "medium"),
@@ -257,15 +261,17 @@ class UserTurn(_Turn, tag="user", kw_only=True):
     pass
 
 
-class CalledFunction(msgspec.Struct, kw_only=True):
+class CalledFunction(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     name: str
     arguments: str | dict[str, Any] = "{}"
 
 
-class ToolCall(msgspec.Struct, kw_only=True):
+class ToolCall(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     function: CalledFunction
     id: str = ""
     type: str = "function"
+    index: int = 0
+    """Of a streamed call, replayed; they are in order."""
 
 
 class AssistantTurn(_Turn, tag="assistant", kw_only=True):
@@ -293,7 +299,7 @@ ROLES = tuple(str(turn.__struct_config__.tag) for turn in get_args(ChatMessage))
 
 def conversation(messages: list[ChatMessage]) -> list[Message]:
     """The messages as templates read them. Raises InvalidRequest naming the part at fault."""
-    return [_message(turn, f"messages[{index}]") for index, turn in enumerate(messages)]
+    return answering([_message(turn, f"messages[{index}]") for index, turn in enumerate(messages)])
 
 
 def _message(turn: ChatMessage, where: str) -> Message:
@@ -355,5 +361,6 @@ def plain_text(content: Content, where: str) -> str:
             )
         if not isinstance(text, str):
             raise InvalidRequest(f"{where}[{index}].text is not text.", param=f"{where}[{index}]")
+        refuse_unknown(part, f"{where}[{index}]", ("refusal" if kind == "refusal" else "text",))
         texts.append(text)
     return "\n".join(texts)

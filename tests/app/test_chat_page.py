@@ -48,7 +48,7 @@ class TestChat:
     def test_a_refusal_is_shown_with_a_way_to_try_again(self, chat: Headrace, qtbot: QtBot) -> None:
         self.type_and_send(chat, qtbot, "refuse")
         view = self.done(chat, qtbot)
-        assert view.error == "the prompt is too long Shorten it."
+        assert view.error == "the prompt is too long. Shorten it."
         view.retry.emit()
         assert self.done(chat, qtbot).error
         assert len(chat.window.chat.views) == 2
@@ -63,6 +63,26 @@ class TestChat:
         view = self.done(headrace, qtbot)
         assert view.message.text == "Hello there"
         assert view.error == "the runtime died"
+
+    @pytest.mark.parametrize(("pause", "rated"), [("0", False), ("0.01", True)])
+    def test_a_rate_is_told_of_what_came_over_time(
+        self,
+        open_app: Opener,
+        stand_in: Callable[..., None],
+        qtbot: QtBot,
+        monkeypatch: pytest.MonkeyPatch,
+        pause: str,
+        rated: bool,
+    ) -> None:
+        """What came in one burst tells the speed of the window, not of the engine."""
+        if not rated:
+            monkeypatch.setattr("app.ui.chat_session._RATED_S", 30.0)
+        stand_in(reply='["x "' + ', "x "' * 42 + "]", pause=pause)
+        headrace = open_app(start_engine_at_launch=True)
+        ready(headrace, qtbot)
+        self.type_and_send(headrace, qtbot, "hi")
+        note = self.done(headrace, qtbot).message.note
+        assert "43 tokens" in note and ("tok/s" in note) == rated
 
     def test_stop_keeps_what_came(
         self, open_app: Opener, stand_in: Callable[..., None], qtbot: QtBot
@@ -138,7 +158,7 @@ class TestChat:
         stand_in("failed-model")
         headrace = open_app(start_engine_at_launch=True)
         self.type_and_send(headrace, qtbot, "hi")
-        assert self.done(headrace, qtbot).error == "shard 2 is missing Fetch it."
+        assert self.done(headrace, qtbot).error == "shard 2 is missing. Fetch it."
 
     def test_without_an_engine(self, open_app: Opener, qtbot: QtBot) -> None:
         headrace = open_app()

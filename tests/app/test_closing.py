@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 from PySide6.QtCore import QTimer
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QMessageBox
 from pytestqt.qtbot import QtBot
 
+from app import cli
 from app.core import settings
 from app.ui import tray
 from app.ui.close_dialog import CloseDialog
@@ -31,6 +32,8 @@ class Closer:
             self.seen.append(dialog.words.text())
             if choice == "escape":
                 dialog.reject()
+            elif choice == "cancel":
+                dialog.cancel.click()
             else:
                 (dialog.keep if choice == "hide" else dialog.quit).click()
 
@@ -69,8 +72,8 @@ class TestClosing:
     ) -> None:
         headrace = open_app()
         closer = Closer()
-        for _ in range(2):
-            closer.answer("escape")
+        for choice in ("escape", "cancel"):
+            closer.answer(choice)
             headrace.window.close()
         assert len(closer.seen) == 2
         assert headrace.window.isVisible()
@@ -163,3 +166,26 @@ class TestSingleInstance:
         first.release()
         assert settle(second, patience_s=0) is Launch.FIRST
         second.release()
+
+
+def test_a_home_that_cannot_be_written_is_told_with_the_way_out(
+    qapp: QApplication,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "file").write_text("")
+    home = tmp_path / "file" / "home"
+    monkeypatch.setenv("HEADRACE_HOME", str(home))
+    words: list[str] = []
+
+    def read_and_close() -> None:
+        box = qapp.activeModalWidget()
+        assert isinstance(box, QMessageBox)
+        words.append(box.text())
+        box.close()
+
+    QTimer.singleShot(200, read_and_close)
+    assert cli.main([]) == 1
+    assert str(home) in words[0] and "HEADRACE_HOME" in words[0]
+    assert capsys.readouterr().err == f"{words[0]}\n"

@@ -1,6 +1,7 @@
 """The window's pages; with a stand-in where a server must misbehave."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from PySide6.QtCore import QPoint, QPointF, QSize, Qt
@@ -12,9 +13,10 @@ from app.core import launch, settings
 from app.core.settings import Settings
 from app.core.supervisor import EngineView, Phase
 from app.ui import theme, window
+from app.ui.application import Headrace
 from app.ui.widgets.rail import NavButton
 from engine.messages import Stats
-from tests.app.conftest import PATIENCE_MS, Opener, ready
+from tests.app.conftest import PATIENCE_MS, Opener, close_app, ready
 
 
 class TestEngine:
@@ -91,6 +93,19 @@ class TestEngine:
         )
         assert settings.load().moe_cache_rate == 0.37
 
+    def test_after_apply_the_keyboard_stays_at_what_was_changed(
+        self, open_app: Opener, stand_in: Callable[..., None], qtbot: QtBot
+    ) -> None:
+        headrace = open_app()
+        main = headrace.window
+        main.open_page(window.SETTINGS)
+        main.activateWindow()
+        for press in (main.settings.apply, main.settings.revert):
+            main.settings.context.setValue(main.settings.context.value() + 1024)
+            press.setFocus()
+            press.click()
+            assert main.focusWidget() is main.settings.context
+
     def test_the_log_follows(
         self, open_app: Opener, stand_in: Callable[..., None], qtbot: QtBot
     ) -> None:
@@ -104,6 +119,23 @@ class TestEngine:
         logs.filter.setText("EXPERTS")
         logs.refresh()
         assert logs.view.toPlainText() == "a line about experts"
+
+
+class TestNotice:
+    def test_damaged_settings_are_told_until_dismissed(
+        self, home: Path, qapp: QApplication, qtbot: QtBot
+    ) -> None:
+        (home / "settings.json").write_text('{"start_engine_at_launch": false, "api_key": "s')
+        headrace = Headrace(qapp)
+        headrace.window.show()
+        notice = headrace.window.notice
+        (kept,) = home.glob("settings.json.corrupt-*")
+        assert notice.isVisible() and str(kept) in notice.text
+        assert "No API key is set" in notice.text
+        dismiss = [one for one in notice.findChildren(QPushButton) if one.text() == "Dismiss"]
+        dismiss[0].click()
+        assert not notice.isVisible()
+        close_app(headrace, qtbot)
 
 
 class TestSettingsPage:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine.chat.detokenizer import Detokenizer
@@ -50,6 +50,9 @@ def test_any_split_of_the_bytes_comes_back_whole(text: str, cuts: list[int]) -> 
         assert not any("\ufffd" in piece for piece in pieces)
 
 
+@example(b"\xed\xa0")
+@example(b"a\xed\xbf")
+@example(b"\xed\x9f")
 @given(st.binary(max_size=24))
 def test_bytes_that_are_no_text_decode_as_python_does(raw: bytes) -> None:
     shown = "".join(pieces_of(KINDS["byte_level"], byte_tokens(raw)))

@@ -15,7 +15,7 @@ import pytest
 from engine.server import connection as rules
 from engine.server.connection import BODY_LEAST_BYTES
 from tests.server.raw import Answer, connect, head, post, read, sent
-from tests.server.running import Server, frames, running
+from tests.server.running import Constants, Server, frames, running
 
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
 
@@ -252,7 +252,8 @@ def test_where_few_files_may_be_open_idle_connections_make_room(
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    few = {"engine.server.listening": {"DESCRIPTORS": 128}}  # as where no more may be had
+    # As where no more may be had.
+    few: Constants = {"engine.server.listening": {"DESCRIPTORS": 128}}
     with contextlib.ExitStack() as stack:
         resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
         try:
