@@ -272,7 +272,7 @@ def test_the_demo_model_answers(
 ) -> None:
     """What a person sees first, but for the sampling: the likeliest answer must be right.
 
-    The app's chat names no temperature, and at the model's own (0.3) so small a model errs at times.
+    The app's chat names no temperature, and at the model's own (0.3) so small a model may err.
     """
 
     def unsampled(*arguments: Any) -> bytes:
