@@ -10,6 +10,14 @@ from __future__ import annotations
 
 import sys
 
+if __name__ == "__main__":
+    # Ctrl-C while the modules below load needs no traceback; main() has its own words for it.
+    sys.excepthook = lambda kind, error, trace: (
+        print("\ndev.py: interrupted.", file=sys.stderr)
+        if kind is KeyboardInterrupt
+        else sys.__excepthook__(kind, error, trace)
+    )
+
 if not (3, 11) <= sys.version_info[:2] <= (3, 14):
     sys.exit(
         "Headrace needs Python 3.11 to 3.14 (PyTorch has builds for these); this is Python "
@@ -107,13 +115,24 @@ def serve(arguments: list[str]) -> int:
             say(f"No answer was printed: {error}")
         say("\nCtrl-C ends Headrace.")
         code = server.wait()
-        say(f"The server ended by itself (code {code}); its lines above say why.")
-        return code
+        say(ended_words(code))
+        return code if code >= 0 else 128 - code
     except KeyboardInterrupt:
         say("\nEnding Headrace.")
         return 0
     finally:
         end_process(server)
+
+
+def ended_words(code: int) -> str:
+    """How the server ended, by its exit status: minus a signal's number where it was killed."""
+    if code < 0:
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        why = " or the system ran out of memory" if name == "SIGKILL" else ""
+        return f"The server was ended from outside by {name}: somebody did so{why}."
+    if code == 0:
+        return "The server was asked to end, and has."
+    return f"The server ended with exit code {code}; its lines above say why."
 
 
 def end_process(process: subprocess.Popen[str], patience: float = 15.0) -> None:

@@ -49,7 +49,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     verbs = "\n".join(f"  {name:<5}  {verb.SUMMARY}" for name, verb in cli.VERBS.items())
-    own = argparse.ArgumentParser(
+    from engine.cli import Parser
+
+    own = Parser(
         prog="headrace",
         usage="headrace [-h] [--hidden] [--version]\n       headrace VERB ...",
         description="Opens Headrace. With a verb, does the engine's work without a window.",

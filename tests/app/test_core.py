@@ -331,6 +331,8 @@ class TestLaunch:
         log.write_text("12:00:00 INFO x: y\nerror: Port 5 is in use.\nhint: Take another.\n")
         refusal = launch.Ending("Port 5 is in use.", "Take another.", refused=True)
         assert launch.ending(3, log) == refusal
+        log.write_text("12:00:00 error: Port 5 is in use.\n12:00:00 hint: Take another.\n")
+        assert launch.ending(3, log) == refusal
 
     def test_a_server_has_a_session_of_its_own(self, tmp_path: Path) -> None:
         code = "import os; print(os.getsid(0), os.getpid())"

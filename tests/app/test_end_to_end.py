@@ -270,8 +270,9 @@ def test_a_server_started_by_hand_is_used_and_left(
 def test_the_demo_model_answers(
     open_app: Opener, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a person sees first, in all but the sampling: the app's chat names no temperature, and at
-    the model's own (0.3) so small a model is sometimes wrong. The likeliest answer must be right.
+    """What a person sees first, but for the sampling: the likeliest answer must be right.
+
+    The app's chat names no temperature, and at the model's own (0.3) so small a model may err.
     """
 
     def unsampled(*arguments: Any) -> bytes:

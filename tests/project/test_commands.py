@@ -76,6 +76,24 @@ def test_a_blank_value_is_refused_as_a_mistake_of_usage(
     assert option in capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "end"),
+    [
+        (["serve", "--model", "demo", "--port", "no"], "(see headrace serve --help)"),
+        (["chat"], "(see headrace chat --help)"),
+        (["--hiden"], "(see headrace --help)"),
+    ],
+)
+def test_a_mistake_of_usage_is_told_in_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], end: str
+) -> None:
+    with pytest.raises(SystemExit) as raised:
+        app.cli.main(arguments)
+    assert raised.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and line.endswith(end)
+
+
 # --- what texts suggest ---------------------------------------------------------------------------
 
 _SUGGESTED = re.compile(

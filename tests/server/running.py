@@ -119,34 +119,33 @@ def running(
 ) -> Iterator[Server]:
     """A server on a free port; afterwards neither it nor any child of it may be left."""
     # Nobody reads what it logs: in a pipe that is full it would wait for ever.
-    log = tempfile.TemporaryFile("w+")
-    process = headrace(
-        *("serve", "--model", str(model), "--port", "0", "--threads", "1", *options),
-        constants=constants,
-        stderr=log,
-        HEADRACE_HOME=str(home),
-    )
-    family: list[psutil.Process] = []
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line.startswith("Headrace listens on http://"):
-            log.seek(0)
-            raise AssertionError(line + log.read())
-        server = Server(process, line.split()[-1], home, Path(model).name)
-        with server.http:
-            if ready:
-                server.wait_ready()
-            yield server
+    with tempfile.TemporaryFile("w+") as log:
+        process = headrace(
+            *("serve", "--model", str(model), "--port", "0", "--threads", "1", *options),
+            constants=constants,
+            stderr=log,
+            HEADRACE_HOME=str(home),
+        )
+        family: list[psutil.Process] = []
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if not line.startswith("Headrace listens on http://"):
+                log.seek(0)
+                raise AssertionError(line + log.read())
+            server = Server(process, line.split()[-1], home, Path(model).name)
+            with server.http:
+                if ready:
+                    server.wait_ready()
+                yield server
+                if process.poll() is None:
+                    family = server.family()
+                    process.terminate()
+                    assert process.wait(20) == 0
+        finally:
             if process.poll() is None:
-                family = server.family()
-                process.terminate()
-                assert process.wait(20) == 0
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-        log.close()
+                process.kill()
+            process.communicate()
     assert_gone(family)
     assert not list((home / "servers").iterdir())
 
