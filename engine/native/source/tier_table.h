@@ -7,6 +7,8 @@
 
 #include "attention_kernel.h"
 
+#include "formats/codes.h"
+
 #include "formats/fp8_block.h"
 #include "formats/gguf.h"
 #include "formats/nvfp4.h"

@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <cstring>
 
+#include "copy_first.h"
 #include "inline.h"
+#include "vec_x86.h"
 
 namespace headrace::HEADRACE_TIER {
 
@@ -50,18 +52,7 @@ HR_INLINE uint64_t reduce_u32(U32 v) {
   return sum;
 }
 
-HR_INLINE float reduce(F32 v) {
-  __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
-  return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
-}
-
-// `bytes` of a vector of `size`, zeros behind; none, if `bytes` is negative.
-template <int size>
-HR_INLINE void copy_first(uint8_t *to, const uint8_t *from, int bytes) {
-  std::memset(to, 0, size);
-  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes < size ? bytes : size));
-}
+HR_INLINE float reduce(F32 v) { return reduce_eight(v); }
 
 template <bool full>
 HR_INLINE F32 load_floats(const uint8_t *p, int count) {
@@ -201,11 +192,6 @@ HR_INLINE void mxfp4_scales(const uint8_t *p, int bytes, F32 *out) {
   out[1] = _mm256_permutevar8x32_ps(scales, _mm256_setr_epi32(2, 2, 2, 2, 3, 3, 3, 3));
 }
 
-HR_INLINE float half(const uint8_t *p) {
-  uint16_t bits;
-  std::memcpy(&bits, p, 2);
-  return _cvtsh_ss(bits);
-}
 HR_INLINE U32 widen(const uint8_t *p) {
   return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p)));
 }
@@ -222,13 +208,6 @@ HR_INLINE F32 to_f32(U32 v) { return _mm256_cvtepi32_ps(v); }
 // Four lanes of one number and four of the other in turns; the vector from lane i on.
 HR_INLINE F32 four_each(float first, float second, int) {
   return _mm256_blend_ps(broadcast(first), broadcast(second), 0xF0);
-}
-
-// The first four of `words` as float16, every other one times `odd`.
-template <int odd>
-HR_INLINE void store_halves(uint64_t words, float *out) {
-  const __m128 v = _mm_cvtph_ps(_mm_cvtsi64_si128(static_cast<int64_t>(words)));
-  _mm_store_ps(out, odd == 1 ? v : _mm_mul_ps(v, _mm_setr_ps(1.0f, odd, 1.0f, odd)));
 }
 
 // As in vec_avx512.h; the runs are the halves of each vector here.

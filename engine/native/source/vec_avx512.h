@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "inline.h"
+#include "vec_x86.h"
 
 namespace headrace::HEADRACE_TIER {
 
@@ -38,10 +39,7 @@ HR_INLINE uint64_t reduce_u32(U32 v) {
 }
 
 HR_INLINE float reduce(F32 v) {
-  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-  __m128 s = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
-  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
-  return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+  return reduce_eight(_mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)));
 }
 
 // The first `bytes` of a vector, zeros behind; none, if `bytes` is negative.
@@ -156,11 +154,6 @@ HR_INLINE void mxfp4_scales(const uint8_t *p, int bytes, F32 *out) {
   out[0] = _mm512_castsi512_ps(_mm512_mask_or_epi32(bits, nan, bits, half));
 }
 
-HR_INLINE float half(const uint8_t *p) {
-  uint16_t bits;
-  std::memcpy(&bits, p, 2);
-  return _cvtsh_ss(bits);
-}
 HR_INLINE U32 widen(const uint8_t *p) {
   return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
 }
@@ -179,13 +172,6 @@ HR_INLINE F32 to_f32(U32 v) { return _mm512_cvtepi32_ps(v); }
 // Four lanes of one number and four of the other in turns; the vector from lane i on.
 HR_INLINE F32 four_each(float first, float second, int) {
   return _mm512_mask_blend_ps(0xF0F0, broadcast(first), broadcast(second));
-}
-
-// The first four of `words` as float16, every other one times `odd`.
-template <int odd>
-HR_INLINE void store_halves(uint64_t words, float *out) {
-  const __m128 v = _mm_cvtph_ps(_mm_cvtsi64_si128(static_cast<int64_t>(words)));
-  _mm_store_ps(out, odd == 1 ? v : _mm_mul_ps(v, _mm_setr_ps(1.0f, odd, 1.0f, odd)));
 }
 
 // Two runs of sixteen bytes, the low nibbles' vectors before the high ones'. Scale and minimum are

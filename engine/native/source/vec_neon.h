@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "copy_first.h"
 #include "inline.h"
 
 namespace headrace::HEADRACE_TIER {
@@ -47,12 +48,6 @@ HR_INLINE float reduce(F32 v) {
   return vget_lane_f32(vpadd_f32(s, s), 0);
 }
 
-// `bytes` of a vector of `size`, zeros behind; none, if `bytes` is negative.
-template <int size>
-HR_INLINE void copy_first(uint8_t *to, const uint8_t *from, int bytes) {
-  std::memset(to, 0, size);
-  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes < size ? bytes : size));
-}
 template <bool full>
 HR_INLINE uint8x16_t load_sixteen(const uint8_t *p, int bytes) {
   if constexpr (full) return vld1q_u8(p);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "copy_first.h"
 #include "inline.h"
 
 namespace headrace::HEADRACE_TIER {
@@ -85,12 +86,6 @@ HR_INLINE float reduce(F32 a) {
   return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
-// `bytes` of `size`, zeros behind; none, if `bytes` is negative.
-template <int size>
-HR_INLINE void copy_first(void *to, const uint8_t *from, int bytes) {
-  std::memset(to, 0, size);
-  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes < size ? bytes : size));
-}
 template <bool full>
 HR_INLINE F32 load_floats(const uint8_t *p, int count) {
   F32 r;

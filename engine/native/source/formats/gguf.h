@@ -6,17 +6,8 @@
 
 namespace headrace::HEADRACE_TIER {
 
-struct BlockRow {
-  const uint8_t *codes;
-};
-
 // 32 columns: float16 scale, 32 signed bytes.
-struct Q8_0 {
-  using Row = BlockRow;
-  static constexpr bool scaled = true, global = false;
-  static constexpr int chunk = 32, parts = chunk / W, shares = 1;
-  static constexpr int code_bytes = 34, scale_bytes = 0;
-  static HR_INLINE Row row(const Matrix &m, int64_t r) { return {m.weight + r * m.row_bytes}; }
+struct Q8_0 : Codes<32, 34, 1, true> {
   static constexpr int place(int i) { return i; }
   template <bool, class Part, class Close>
   static HR_INLINE void visit(const Row &row, int64_t c, int, Part &&part, Close &&close) {
@@ -27,25 +18,25 @@ struct Q8_0 {
 };
 
 // Four blocks of 32 columns, each with `head` bytes of float16 numbers and 16 bytes of codes, the
-// first half of the columns in their low nibbles. For blocks beyond the row's end the first stands:
-// their activations are zero.
+// first half of the columns in their low nibbles.
+template <int head>
+using FourBlocks = Codes<128, 4 * (head + 16), W < 8 ? 2 : 16 / W, false>;
+
+// For blocks beyond the row's end the first stands: their activations are zero.
 template <class Format, int head>
-struct BlockPairs {
-  using Row = BlockRow;
-  static constexpr bool scaled = false, global = false;
-  static constexpr int chunk = 128, parts = chunk / W, shares = W < 8 ? 2 : parts / 8;
-  static constexpr int code_bytes = 4 * (head + 16), scale_bytes = 0;
-  static HR_INLINE Row row(const Matrix &m, int64_t r) { return {m.weight + r * m.row_bytes}; }
+struct BlockPairs : FourBlocks<head> {
+  using Base = FourBlocks<head>;
   static constexpr int place(int i) {
     return i / 64 * 64 + i % 32 / 16 * 32 + nibble_place(i % 64 / 32 * 16 + i % 16);
   }
   template <bool full, class Part, class Close>
-  static HR_INLINE void visit(const Row &row, int64_t c, int valid, Part &&part, Close &&close) {
-    const uint8_t *at = row.codes + c * code_bytes;
+  static HR_INLINE void visit(const typename Base::Row &row, int64_t c, int valid, Part &&part,
+                              Close &&close) {
+    const uint8_t *at = row.codes + c * Base::code_bytes;
     const auto block = [at, valid](int i) {
       return at + (full || valid > i * 32 ? i * (head + 16) : 0);
     };
-    constexpr int pairs = 2 / shares;
+    constexpr int pairs = 2 / Base::shares;
     for (int s = 0; s < 2; s += pairs) {
       for (int i = s; i < s + pairs; ++i) {
         const uint8_t *first = block(2 * i), *second = block(2 * i + 1);
@@ -82,12 +73,7 @@ struct Q4_1 : BlockPairs<Q4_1, 4> {
 
 // 256 columns: two float16, eight 6-bit scales and minima in 12 bytes, 128 bytes; each 32 of them
 // hold one group of 32 columns in their low nibbles and the next in their high ones.
-struct Q4_K {
-  using Row = BlockRow;
-  static constexpr bool scaled = false, global = false;
-  static constexpr int chunk = 256, parts = chunk / W, shares = W < 8 ? 4 : parts / 8;
-  static constexpr int code_bytes = 144, scale_bytes = 0;
-  static HR_INLINE Row row(const Matrix &m, int64_t r) { return {m.weight + r * m.row_bytes}; }
+struct Q4_K : Codes<256, 144, W < 8 ? 4 : 32 / W, false> {
   static constexpr int place(int i) { return i / 32 * 32 + nibble_place(i % 32); }
   template <bool, class Part, class Close>
   static HR_INLINE void visit(const Row &row, int64_t c, int, Part &&part, Close &&close) {
@@ -129,12 +115,7 @@ struct Q4_K {
 };
 
 // 256 columns: 128 bytes of low four bits, 64 of high two bits, sixteen signed scales, a float16.
-struct Q6_K {
-  using Row = BlockRow;
-  static constexpr bool scaled = false, global = false;
-  static constexpr int chunk = 256, parts = chunk / W, shares = parts / 8;
-  static constexpr int code_bytes = 210, scale_bytes = 0;
-  static HR_INLINE Row row(const Matrix &m, int64_t r) { return {m.weight + r * m.row_bytes}; }
+struct Q6_K : Codes<256, 210, 32 / W, false> {
   static constexpr int place(int i) { return i; }
   template <bool, class Part, class Close>
   static HR_INLINE void visit(const Row &row, int64_t c, int, Part &&part, Close &&close) {
