@@ -10,6 +10,14 @@ from __future__ import annotations
 
 import sys
 
+if __name__ == "__main__":
+    # Ctrl-C while the modules below load needs no traceback; main() has its own words for it.
+    sys.excepthook = lambda kind, error, trace: (
+        print("\ndev.py: interrupted.", file=sys.stderr)
+        if kind is KeyboardInterrupt
+        else sys.__excepthook__(kind, error, trace)
+    )
+
 if not (3, 11) <= sys.version_info[:2] <= (3, 14):
     sys.exit(
         "Headrace needs Python 3.11 to 3.14 (PyTorch has builds for these); this is Python "
@@ -39,6 +47,8 @@ from installers.environment import ROOT, VENV, setup, venv_python
 from installers.system_libraries import Trouble, ensure_libraries, say
 
 FULL_RESULTS = ROOT / "docs" / "full-test-results.md"
+PLAIN_TIMES = VENV / "plain-test-times.txt"
+"""Of the last plain run that passed: a full run puts them on its page."""
 DEFAULT_PORT = 11711
 STEP_END_SECONDS = 15.0
 """Time that an interrupted pytest gets to take down its fixtures."""
@@ -105,13 +115,24 @@ def serve(arguments: list[str]) -> int:
             say(f"No answer was printed: {error}")
         say("\nCtrl-C ends Headrace.")
         code = server.wait()
-        say(f"The server ended by itself (code {code}); its lines above say why.")
-        return code
+        say(ended_words(code))
+        return code if code >= 0 else 128 - code
     except KeyboardInterrupt:
         say("\nEnding Headrace.")
         return 0
     finally:
         end_process(server)
+
+
+def ended_words(code: int) -> str:
+    """How the server ended, by its exit status: minus a signal's number where it was killed."""
+    if code < 0:
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        why = " or the system ran out of memory" if name == "SIGKILL" else ""
+        return f"The server was ended from outside by {name}: somebody did so{why}."
+    if code == 0:
+        return "The server was asked to end, and has."
+    return f"The server ended with exit code {code}; its lines above say why."
 
 
 def end_process(process: subprocess.Popen[str], patience: float = 15.0) -> None:
@@ -202,8 +223,11 @@ def streamed_text(lines: Iterable[bytes]) -> Iterator[str]:
 def test(arguments: list[str], *, full: bool) -> int:
     setup()
     ensure_libraries("offscreen")
-    results = VENV / "full-results.xml"
-    suite = ["pytest", *(["--full", f"--junit-xml={results}"] if full else []), *arguments]
+    results, left_out = VENV / "full-results.xml", VENV / "full-left-out.json"
+    for record in (results, left_out):
+        record.unlink(missing_ok=True)
+    records = ["--full", f"--junit-xml={results}", f"--left-out={left_out}"]
+    suite = ["pytest", *(records if full else []), *arguments]
     steps = [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"], suite]
     failed = []
     timings = []
@@ -215,9 +239,11 @@ def test(arguments: list[str], *, full: bool) -> int:
         timings.append(f"{name} {time.monotonic() - started:.0f} s")
         if code:
             failed.append(name)
-    if full:
-        FULL_RESULTS.write_text(full_table(results), encoding="utf-8")
+    if full and results.exists() and left_out.exists():  # else pytest has refused its arguments
+        FULL_RESULTS.write_text(full_page(results, left_out), encoding="utf-8")
         say(f"Wrote {FULL_RESULTS.relative_to(ROOT)}")
+    if not (full or arguments or failed):
+        PLAIN_TIMES.write_text(f"{today()}: {', '.join(timings)}", encoding="utf-8")
     say(f"Took {', '.join(timings)}.")
     say(f"Failed: {', '.join(failed)}." if failed else "Lint, types and tests are in order.")
     return 1 if failed else 0
@@ -235,8 +261,35 @@ def run_step(command: list[str]) -> int:
         raise
 
 
-def full_table(results: Path) -> str:
-    """A short table of one full run, one row a folder of tests/."""
+def today() -> str:
+    """The day and the commit, as results name them."""
+    git = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    return f"{time.strftime('%Y-%m-%d')}, commit {commit.strip() or 'unknown'}"
+
+
+def full_page(results: Path, left_out: Path) -> str:
+    """A short page about one full run: a table with a row for each folder of tests/."""
+    python = f"Python {platform.python_version()}"
+    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, {python}"
+    lines = [
+        "# Results of the last full test run",
+        "",
+        f"Written by `python3 dev.py test --full`: {today()}, {machine}.",
+        "",
+        "| suite | passed | failed | skipped | left out | seconds |",
+        "|---|---|---|---|---|---|",
+        *full_rows(results, left_out),
+        "",
+        "Left out are tests that this machine is not for: `gpu` where there is no CUDA device.",
+    ]
+    if PLAIN_TIMES.exists():
+        plain = PLAIN_TIMES.read_text(encoding="utf-8")
+        lines += ["", f"The last plain `python3 dev.py test` in this folder, {plain}."]
+    return "\n".join(lines) + "\n"
+
+
+def full_rows(results: Path, left_out: Path) -> Iterator[str]:
     rows: dict[str, list[float]] = {}
     for case in ElementTree.parse(results).iter("testcase"):
         parts = (case.get("classname") or "").split(".")
@@ -244,22 +297,14 @@ def full_table(results: Path) -> str:
         row[0] += float(case.get("time") or 0)
         bad = case.find("failure") is not None or case.find("error") is not None
         row[2 if bad else 3 if case.find("skipped") is not None else 1] += 1
-    git = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False).stdout
-    python = f"Python {platform.python_version()}"
-    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, {python}"
-    when = f"{time.strftime('%Y-%m-%d')}, commit {commit.strip() or 'unknown'}"
-    lines = [
-        "# Results of the last full test run",
-        "",
-        f"Written by `python3 dev.py test --full`: {when}, {machine}.",
-        "",
-        "| suite | passed | failed | skipped | seconds |",
-        "|---|---|---|---|---|",
-    ]
-    for name, (seconds, passed, bad_count, skipped) in sorted(rows.items()):
-        lines.append(f"| {name} | {passed:.0f} | {bad_count:.0f} | {skipped:.0f} | {seconds:.1f} |")
-    return "\n".join(lines) + "\n"
+    out: dict[str, str] = {}
+    for suite, marker, count in json.loads(left_out.read_text(encoding="utf-8")):
+        out[suite] = f"{out[suite]}, " if suite in out else ""
+        out[suite] += f"{count} ({marker})"
+    for name in sorted({*rows, *out}):
+        seconds, passed, bad_count, skipped = rows.get(name, [0.0, 0, 0, 0])
+        counts = f"{passed:.0f} | {bad_count:.0f} | {skipped:.0f} | {out.get(name, '0')}"
+        yield f"| {name} | {counts} | {seconds:.1f} |"
 
 
 def parser() -> argparse.ArgumentParser:

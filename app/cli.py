@@ -9,17 +9,15 @@ import sys
 
 import engine
 from app.core import startup
-from engine import paths
+from engine import cli, paths
 
-_VERBS = """\
+_EPILOG = """\
 verbs:
-  serve   serve a model to OpenAI and Anthropic clients
-  chat    talk to a model in the terminal
-  agents  point coding agents at the server, and back
-  bench   measure this machine and a model
+{verbs}
 
 `headrace VERB --help` tells what a verb takes. Example: headrace chat --model demo
 """
+AGENTS = "point coding agents at the server, and back"
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -32,14 +30,14 @@ def main(argv: list[str] | None = None) -> int:
 
             return command.main(argv[1:])
         # The other verbs are the engine's, with their own parser and help.
-        from engine.cli import main as engine_main
-
-        return engine_main(argv)
+        return cli.main(argv)
     arguments = parser().parse_args(argv)
     if problem := startup.problem():
         print(problem, file=sys.stderr)
         return 1
-    _log_to_file()
+    homeless = startup.home_problem()
+    if not homeless:
+        _log_to_file()
     try:
         from app.ui import application  # Qt is imported only from here on
     except ImportError as error:
@@ -49,15 +47,21 @@ def main(argv: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
+    if homeless:
+        return application.refuse(homeless)
     return application.run(hidden=arguments.hidden)
 
 
 def parser() -> argparse.ArgumentParser:
-    own = argparse.ArgumentParser(
+    summaries = {name: verb.SUMMARY for name, verb in cli.VERBS.items()} | {"agents": AGENTS}
+    verbs = "\n".join(f"  {name:<6}  {summary}" for name, summary in summaries.items())
+    from engine.cli import Parser
+
+    own = Parser(
         prog="headrace",
         usage="headrace [-h] [--hidden] [--version]\n       headrace VERB ...",
         description="Opens Headrace. With a verb, does the engine's work without a window.",
-        epilog=_VERBS,
+        epilog=_EPILOG.format(verbs=verbs),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     own.add_argument("--hidden", action="store_true", help="start in the tray")

@@ -29,7 +29,13 @@ from engine.runtime.bench_result import Result, Row
 from engine.runtime.threads import apply_threads
 
 SLEEPING = "from engine.runtime.openmp import wait_without_spinning; wait_without_spinning()"
-DECODE = "import sys; from engine.runtime.bench import main; sys.exit(main(sys.argv[1:]))"
+DECODE = """
+import sys
+from engine.cli import parser
+from engine.runtime import bench_result
+options = parser().parse_args(["bench", *sys.argv[1:]])
+bench_result.write(options.measure(options), options.json)
+"""
 BUSY = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"
 """Ends with this process, however that ends."""
 ROOT = Path(__file__).resolve().parents[1]

@@ -8,6 +8,15 @@ from __future__ import annotations
 import msgspec
 
 
+def told(message: str, hint: str = "") -> str:
+    """Message and hint on one line. A message may come without the full stop that is between."""
+    if not hint:
+        return message
+    if message and message[-1] not in ".!?\u2026":
+        message += "."
+    return f"{message} {hint}".strip()
+
+
 class ErrorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An error as it crosses the pipe and leaves over HTTP."""
 
@@ -126,6 +135,13 @@ class DeviceFault(HeadraceError):
 
     code = "device_fault"
     status = 502
+
+
+class StepPoisoned(DeviceFault):
+    """A wait between device and CPU experts did not end: the step's result does not count, and the
+    process cannot go on."""
+
+    code = "step_poisoned"
 
 
 class IntegrityError(HeadraceError):

@@ -13,6 +13,14 @@ DeviceName = Literal["auto", "cpu", "sim", "cuda"]
 DtypeName = Literal["auto", "float32", "bfloat16"]
 
 
+API_KEY_RULE = "a key has letters without accents, digits and signs, and no spaces"
+
+
+def is_api_key(text: str) -> bool:
+    """Whether clients can send it: of a header's value, they all know visible ASCII only."""
+    return bool(text) and all("!" <= letter <= "~" for letter in text)
+
+
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of one runtime. Sizes are in the unit that the name ends with.
 
@@ -36,6 +44,9 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that all sequences together can hold; 0 means the solver decides."""
     prefill_chunk_tokens: int = 512
     threads: int = 0
-    """CPU threads of the runtime; 0 means one per physical core."""
+    """CPU threads of the runtime; 0 means one per physical core, less one where there are more than
+    four (engine.native.topology)."""
     emulate_ram_bytes: int = 0
     """Pretend that the machine has only so much free host memory; 0 means the real figure."""
+    lock_memory: bool = False
+    """Keep the experts from being swapped out, as far as the system permits it."""

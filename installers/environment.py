@@ -38,8 +38,7 @@ VENV = ROOT / ".venv"
 LOCKED = ROOT / "installers" / "requirements" / "locked.txt"
 RECORD = VENV / "headrace-setup.json"
 GUARD = VENV / "headrace-setup.lock"
-CMAKE = "cmake==4.1.3"
-"""Where the system has none."""
+BUILD_TOOLS = ROOT / "installers" / "requirements" / "build.txt"
 TORCH_INDEX = "https://download.pytorch.org/whl/"
 
 
@@ -190,11 +189,14 @@ def spell_paths_in_ascii() -> None:
     with `import` is executed, and may escape what is not ASCII.
     """
     for folder in ("lib/python*/site-packages", "Lib/site-packages"):
-        for file in VENV.glob(f"{folder}/_headrace.pth"):
+        for file in VENV.glob(f"{folder}/_editable_skbc_headrace.pth"):
             text = file.read_text(encoding="utf-8")
             if not text.isascii():
-                paths = [line for line in text.splitlines() if line.strip()]
-                file.write_text(f"import sys; sys.path += {paths!a}\n", encoding="ascii")
+                lines = [line for line in dict.fromkeys(text.splitlines()) if line.strip()]
+                paths = [line for line in lines if not line.startswith("import ")]
+                executed = [line for line in lines if line.startswith("import ")]
+                executed.append(f"import sys; sys.path += {paths!a}")
+                file.write_text("\n".join(executed) + "\n", encoding="ascii")
 
 
 def empty_venv() -> None:
@@ -245,7 +247,7 @@ def cmake() -> str:
         return found
     own = venv_python().with_name("cmake.exe" if os.name == "nt" else "cmake")
     if not own.exists():
-        pip(CMAKE)
+        pip("--requirement", str(BUILD_TOOLS))
     return str(own)
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from engine.errors import told
+
 END_OF_STREAM = "[DONE]"
 
 
@@ -74,5 +76,5 @@ def _error_sentence(record: Any) -> str:
             record.get("message") or record.get("code") or "The engine reported an error."
         )
         hint = str(record.get("hint") or "")
-        return f"{message} {hint}".strip()
+        return told(message, hint)
     return str(record)

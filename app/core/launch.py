@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -108,8 +109,9 @@ def ending(code: int | None, log: Path, log_start: int = 0) -> Ending:
 
 
 def _last_after(mark: str, lines: list[str]) -> str:
-    """What follows the mark in the last line that begins with it."""
-    found = [line.removeprefix(mark) for line in lines if line.startswith(mark)]
+    """What follows the mark in the last line that begins with it, be it after a time."""
+    begins = re.compile(rf"(?:\d\d:\d\d:\d\d )?{mark}")
+    found = [line[at.end() :] for line in lines if (at := begins.match(line))]
     return found[-1] if found else ""
 
 

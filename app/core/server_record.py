@@ -54,6 +54,8 @@ class ServerRecord(msgspec.Struct, frozen=True, kw_only=True):
         """The secret that changes to the engine want; empty where it cannot be read."""
         try:
             return Path(self.control_token_file).read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            return ""  # the server has just ended
         except OSError as error:
             log.warning("cannot read the control token: %s", error)
             return ""
@@ -109,10 +111,11 @@ def running_servers() -> list[ServerRecord]:
 
 
 def to_use(servers: list[ServerRecord], port: int) -> ServerRecord | None:
-    """Which of the running servers an app that starts goes on with: one that an app has left
-    behind rather than one that is somebody's, then the one at the port that agents know.
+    """Which of the running servers an app that wants one at this port goes on with: one that an
+    app has left behind, else one that somebody started at that very port. None: start another.
     """
-    return min(servers, key=lambda one: (not one.orphaned, one.port != port), default=None)
+    able = [one for one in servers if one.orphaned or one.port == port]
+    return min(able, key=lambda one: (not one.orphaned, one.port != port), default=None)
 
 
 def end_process(record: ServerRecord) -> bool:

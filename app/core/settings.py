@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from engine import paths
-from engine.options import DEFAULT_PORT, DeviceName
+from engine.options import API_KEY_RULE, DEFAULT_PORT, DeviceName, is_api_key
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +60,8 @@ LABELS = {
 }
 """What the person calls the fields that an engine is started with."""
 
+_NO_KEY = "No API key is set: the engine answers whoever reaches it."
+
 ENGINE_FIELDS = tuple(LABELS)
 """Fields that a running engine only takes over when it restarts."""
 
@@ -79,8 +81,8 @@ def problems(settings: Settings) -> dict[str, str]:
         found["moe_cache_rate"] = "The cache rate lies above 0 and goes up to 1 (100 %)."
     if settings.context_tokens < 0:
         found["context_tokens"] = "The context is 0 (the model's own limit) or a number of tokens."
-    if any(letter <= " " for letter in settings.api_key):
-        found["api_key"] = "A key has no spaces and no line breaks."
+    if settings.api_key and not is_api_key(settings.api_key):
+        found["api_key"] = f"{API_KEY_RULE.capitalize()}."
     if not 0 <= settings.port <= 65535:
         found["port"] = "A port lies between 1 and 65535; 0 takes any free one."
     return found
@@ -101,29 +103,32 @@ def needs_restart(old: Settings, new: Settings) -> bool:
 
 
 def load(path: Path | None = None) -> Settings:
-    """The stored settings; what is missing or wrong falls back to its default, with a log line.
+    """The stored settings, as `read` has them."""
+    return read(path)[0]
 
-    A file that is no JSON object is set aside as `settings.json.corrupt-<time>`, never overwritten.
+
+def read(path: Path | None = None) -> tuple[Settings, list[str]]:
+    """The stored settings, and a sentence on each that is lost, as the log has it too.
+
+    What is missing or wrong falls back to its default. A file that is no JSON object is set aside
+    as `settings.json.corrupt-<time>`, never overwritten.
     """
     path = path or settings_file()
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
-        return Settings()
+        return Settings(), []
     except OSError as error:
-        log.warning("cannot read %s (%s): the defaults are used", path, error)
-        return Settings()
+        return Settings(), _told([f"The settings in {path} cannot be read ({error}). {_NO_KEY}"])
     try:
         stored = msgspec.json.decode(raw)
         if not isinstance(stored, dict):
             raise msgspec.DecodeError("not an object")
     except msgspec.DecodeError as error:
         aside = path.with_name(f"{path.name}.corrupt-{int(time.time())}")
-        log.warning(
-            "%s is damaged (%s): kept as %s, the defaults are used", path, error, aside.name
-        )
-        _set_aside(path, aside)
-        return Settings()
+        kept = f" The old file is kept as {aside}." if _set_aside(path, aside) else ""
+        damage = f"The settings were damaged ({error}), and all have their defaults now."
+        return Settings(), _told([f"{damage}{kept} {_NO_KEY}"])
     return _from_stored(stored, path)
 
 
@@ -148,30 +153,42 @@ def write_private(path: Path, body: bytes) -> None:
         raise
 
 
-def _from_stored(stored: dict[str, Any], path: Path) -> Settings:
+def _from_stored(stored: dict[str, Any], path: Path) -> tuple[Settings, list[str]]:
     version = stored.get("version", VERSION)
     if isinstance(version, int) and version > VERSION:
         log.warning("%s was written by a newer Headrace (version %d)", path, version)
     kept: dict[str, Any] = {}
+    wrong: dict[str, str] = {}
     for field in msgspec.structs.fields(Settings):
         if field.name == "version" or field.name not in stored:
             continue
         try:
             kept[field.name] = msgspec.convert(stored[field.name], field.type)
         except msgspec.ValidationError as error:
-            log.warning("%s: %s is ignored (%s)", path, field.name, error)
+            wrong[field.name] = str(error)
     settings = Settings(**kept)
-    for name, sentence in problems(settings).items():
-        # A model that is gone is the engine's to report: its path is worth keeping.
-        if name != "model":
-            log.warning("%s: %s is ignored (%s)", path, name, sentence)
-            default = getattr(Settings(), name)
-            settings = msgspec.structs.replace(settings, **{name: default})
-    return settings
+    # A model that is gone is the engine's to report: its path is worth keeping.
+    wrong |= {name: why for name, why in problems(settings).items() if name != "model"}
+    defaults = {name: getattr(Settings(), name) for name in wrong}
+    return msgspec.structs.replace(settings, **defaults), _told(
+        [
+            f"{path}: {name} is wrong and has its default now ({why})."
+            + (f" {_NO_KEY}" if name == "api_key" else "")
+            for name, why in wrong.items()
+        ]
+    )
 
 
-def _set_aside(path: Path, aside: Path) -> None:
+def _told(sentences: list[str]) -> list[str]:
+    for sentence in sentences:
+        log.warning("%s", sentence)
+    return sentences
+
+
+def _set_aside(path: Path, aside: Path) -> bool:
     try:
         path.replace(aside)
     except OSError as error:
         log.warning("cannot set %s aside: %s", path, error)
+        return False
+    return True

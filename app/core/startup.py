@@ -8,8 +8,11 @@ import importlib.util
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+
+from engine import paths
 
 # What PySide6-Essentials 6.11 loads (the closure of its libraries' NEEDED entries, read with
 # readelf, less what every glibc system has), and the Debian/Ubuntu package that has it.
@@ -56,6 +59,21 @@ def problem(environ: Mapping[str, str] | None = None) -> str:
     """Why the window cannot open, and how the engine runs without one. Empty when it can."""
     found = reason(environ)
     return f"{found}\n{without_window()}" if found else ""
+
+
+def home_problem() -> str:
+    """Why this user's settings, logs and state cannot be kept. Empty when they can."""
+    home = paths.home()
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=home):
+            return ""
+    except OSError as error:
+        return (
+            f"Headrace keeps its settings and logs in {home}, which cannot be written "
+            f"({error.strerror}). Let the variable HEADRACE_HOME name another folder, then start "
+            "Headrace again."
+        )
 
 
 def without_window() -> str:

@@ -80,6 +80,11 @@ class EngineView:
     """What version it is, where that is not the app's own."""
     health: Health | None = None
 
+    @property
+    def outside(self) -> bool:
+        """Whether it is somebody else's, for good."""
+        return not self.ours and not self.adopting
+
 
 RUNNING = frozenset(
     {
@@ -158,6 +163,12 @@ class Supervisor:
         self._start_again = True
         self.view = replace(self.view, reason="", hint="")
         return self._end()
+
+    def leave(self) -> list[Action]:
+        """Follow a server of somebody else's no more; it runs on."""
+        if self.running and self.view.outside:
+            self.view = EngineView()
+        return []
 
     def dismiss(self) -> list[Action]:
         """The person has read what ended the last engine."""

@@ -114,6 +114,14 @@ def _log_unexpected(
     log.critical("unexpected error", exc_info=(kind, error, trace))
 
 
+def refuse(sentence: str) -> int:
+    """Say in a dialog, and on the terminal, why Headrace cannot open. Returns the exit status."""
+    _app = QApplication.instance() or QApplication([NAME])
+    print(sentence, file=sys.stderr)
+    QMessageBox.critical(None, NAME, sentence)
+    return 1
+
+
 def run(*, hidden: bool) -> int:
     """Open the app; returns when it ends. A second launch raises the first and ends at once."""
     app = QApplication([NAME])
@@ -125,10 +133,9 @@ def run(*, hidden: bool) -> int:
         print("Headrace runs already; its window is in front now.")
         return 0
     if launch is Launch.UNANSWERED:
-        sentence = "Headrace runs already, but does not answer. End it in the task manager first."
-        print(sentence, file=sys.stderr)
-        QMessageBox.critical(None, NAME, sentence)
-        return 1
+        return refuse(
+            "Headrace runs already, but does not answer. End it in the task manager first."
+        )
     sys.excepthook = _log_unexpected
     headrace = Headrace(app, instance)
 

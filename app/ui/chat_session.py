@@ -13,11 +13,16 @@ from app.core.conversation import Conversation
 from app.core.supervisor import EngineView, Phase
 from app.ui.engine_service import EngineService
 from app.ui.http import EventStream
+from engine.errors import told
 
 _COMING = frozenset(
     {Phase.STARTING, Phase.LOADING, Phase.RESTARTING, Phase.BACKING_OFF, Phase.SILENT}
 )
 """Phases after which the model may be ready without anybody's doing."""
+
+
+_RATED_TOKENS, _RATED_S = 5, 0.05
+"""Fewer tokens, or all of them in a shorter time, came in one burst: no rate of the engine's."""
 
 
 class ChatSession(QObject):
@@ -34,7 +39,7 @@ class ChatSession(QObject):
         self._stream: EventStream | None = None
         self._last = Delta()
         self._tokens = 0
-        self._sent_at = self._first_at = 0.0
+        self._sent_at = self._first_at = self._last_at = 0.0
 
     @property
     def busy(self) -> bool:
@@ -83,7 +88,7 @@ class ChatSession(QObject):
             self.changed.emit()
         else:
             reason = view.reason or "The engine is not running."
-            self._fail(f"{reason} {view.hint or 'Start it, then try again.'}")
+            self._fail(told(reason, view.hint or "Start it, then try again."))
 
     def _request(self) -> None:
         self._sent_at, self._first_at = time.monotonic(), 0.0
@@ -109,7 +114,8 @@ class ChatSession(QObject):
         if delta.finish_reason:
             self._last = delta
         if delta.text or delta.reasoning:
-            self._first_at = self._first_at or time.monotonic()
+            self._last_at = time.monotonic()
+            self._first_at = self._first_at or self._last_at
             self.conversation.append(delta.text, delta.reasoning)
             self.changed.emit()
 
@@ -134,8 +140,8 @@ class ChatSession(QObject):
             parts.append("Cut at the length limit")
         if self._tokens and self._first_at:
             parts.append(units.counted(self._tokens, "token"))
-            seconds = time.monotonic() - self._first_at
-            if self._tokens > 1 and seconds > 0:
+            seconds = self._last_at - self._first_at
+            if self._tokens >= _RATED_TOKENS and seconds >= _RATED_S:
                 parts.append(f"{units.speed((self._tokens - 1) / seconds)} tok/s")
             parts.append(f"first one after {units.duration(self._first_at - self._sent_at)}")
         return "  ·  ".join(parts)

@@ -11,12 +11,16 @@ from app.ui.widgets.basics import button, column, label, row
 
 
 class CloseDialog(QDialog):
-    """`choice` is hide or quit once accepted; Escape leaves the window open and asks again."""
+    """`choice` is hide or quit once accepted; Cancel and Escape leave the window open, and it
+    asks again.
+    """
 
     def __init__(self, parent: QWidget, *, tray: bool, engine_running: bool) -> None:
         super().__init__(parent)
         self.setWindowTitle("Close Headrace")
         self.choice: OnClose = "ask"
+        self.cancel = button("Cancel")
+        self.cancel.clicked.connect(self.reject)
         self.keep = self._choice_button("Keep running" if tray else "Minimise", "hide")
         self.quit = self._choice_button("Quit", "quit")
         self.keep.setProperty("primary", True)
@@ -33,6 +37,7 @@ class CloseDialog(QDialog):
         top.addWidget(mark, 0, Qt.AlignmentFlag.AlignTop)
         top.addLayout(text, 1)
         buttons = row(8)
+        buttons.addWidget(self.cancel)
         buttons.addStretch()
         buttons.addWidget(self.quit)
         buttons.addWidget(self.keep)

@@ -106,8 +106,14 @@ class EngineService(QObject):
         at = self.view.retry_at
         return max(0.0, at - self._clock()) if at is not None else 0.0
 
+    @property
+    def port_held_outside(self) -> bool:
+        """Whether somebody else's server, which is used now, has the port of the settings."""
+        record = self._record
+        return record is not None and self.view.outside and record.port == self._settings().port
+
     def start(self) -> None:
-        """Take over the server that runs already, else start one."""
+        """Take over a server that was left behind or has the port, else start one."""
         if self.supervisor.running:
             return
         record = server_record.to_use(server_record.running_servers(), self._settings().port)
@@ -122,6 +128,14 @@ class EngineService(QObject):
                 other_version=_other_version(record),
             )
         )
+
+    def start_own(self) -> None:
+        """Start the app's own engine beside somebody else's server, which is used no more."""
+        if not self.view.outside or self.port_held_outside:
+            return
+        self._do(self.supervisor.leave())
+        self._forget_server()
+        self.start()
 
     def stop(self) -> None:
         self._do(self.supervisor.stop())

@@ -19,7 +19,8 @@ class SettingsStore(QObject):
 
     def __init__(self, parent: QObject | None = None) -> None:
         super().__init__(parent)
-        self._now = stored.load()
+        self._now, self.lost = stored.read()
+        """`lost` has a sentence on each setting that could not be read."""
 
     @property
     def now(self) -> Settings:

@@ -34,7 +34,7 @@ QPushButton {{
 QPushButton:hover {{ border-color: {accent}; }}
 QPushButton:pressed {{ background: {accent_soft}; }}
 QPushButton:focus {{ border: 2px solid {accent}; padding: 6px 13px; }}
-QPushButton:disabled {{ color: {muted}; background: {ground}; border-color: {border}; }}
+QPushButton:disabled {{ color: {muted}; background: transparent; border: 1px dashed {border}; }}
 QPushButton[primary="true"] {{
   background: {accent}; color: {accent_text}; border-color: {accent};
 }}

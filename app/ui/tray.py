@@ -76,7 +76,8 @@ class Tray(QObject):
         self.icon.setToolTip(f"Headrace: {words.lower()}")
         self.state_action.setText(f"Engine: {words.lower()}")
         self._running = view.phase in RUNNING
-        self.engine_action.setText("Stop engine" if self._running else "Start engine")
+        words = "Stop engine" if self._running else "Start engine"
+        self.engine_action.setText(f"{words} (started outside)" if view.outside else words)
         may_stop = view.ours and view.phase is not Phase.STOPPING
         self.engine_action.setEnabled(may_stop or not self._running)
 

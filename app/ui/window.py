@@ -19,6 +19,7 @@ from app.ui.pages.logs import LogsPage
 from app.ui.pages.settings import SettingsPage
 from app.ui.settings_store import SettingsStore
 from app.ui.tray import Tray
+from app.ui.widgets.banner import Banner
 from app.ui.widgets.basics import column, row
 from app.ui.widgets.header import Header
 from app.ui.widgets.rail import Rail
@@ -57,8 +58,16 @@ class MainWindow(QMainWindow):
         self._pages = QStackedWidget()
         for page in (self.dashboard, self.chat, self.logs, self.settings):
             self._pages.addWidget(page)
+        self.notice = Banner()
+        self.notice.add_button("Open settings").clicked.connect(lambda: self.open_page(SETTINGS))
+        self.notice.add_button("Dismiss").clicked.connect(self.notice.hide)
+        self.notice.show_problem(" ".join(store.lost))
+        notice = row(0)
+        notice.setContentsMargins(24, 0, 24, 8)
+        notice.addWidget(self.notice)
         right = column(0)
         right.addWidget(self.header)
+        right.addLayout(notice)
         right.addWidget(self._pages, 1)
         whole = row(0)
         whole.addWidget(self.rail)
@@ -140,6 +149,7 @@ class MainWindow(QMainWindow):
         engine.endpoint_changed.connect(lambda _: self._show_view(engine.view))
         self.dashboard.start_asked.connect(engine.start)
         self.dashboard.stop_asked.connect(engine.stop)
+        self.dashboard.own_asked.connect(self._start_own)
         self.dashboard.restart_asked.connect(engine.restart)
         self.dashboard.dismissed.connect(engine.dismiss)
         self.dashboard.log_asked.connect(lambda: self.open_page(LOGS))
@@ -167,9 +177,19 @@ class MainWindow(QMainWindow):
         if self._engine.view.phase is Phase.BACKING_OFF:
             self.dashboard.show_view(self._engine.view, self._engine.seconds_to_retry())
 
+    def _start_own(self) -> None:
+        """Where somebody else's server has the port, another one must be chosen first."""
+        if self._engine.port_held_outside:
+            self.open_page(SETTINGS)
+            self.settings.port.setFocus()
+        else:
+            self._engine.start_own()
+
     def _apply_settings(self) -> None:
         """An engine that the person has stopped stays so; one that could not run tries anew."""
-        if self._engine.view.phase in RUNNING:
+        if self._engine.view.outside:
+            self._engine.start_own()
+        elif self._engine.view.phase in RUNNING:
             self._engine.restart()
         elif self._engine.view.phase is not Phase.STOPPED:
             self._engine.start()

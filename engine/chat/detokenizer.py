@@ -27,7 +27,12 @@ class Detokenizer:
         if raw and self._strip_space:
             self._strip_space = False
             raw = raw.removeprefix(b" ")
-        return self._decoder.decode(raw)
+        text = self._decoder.decode(raw)
+        held = self._decoder.getstate()[0]
+        if held[:1] == b"\xed" and held[1:] >= b"\xa0":
+            # Half of a surrogate: Python waits for its end, though no character begins so.
+            text += self._decoder.decode(b"", final=True)
+        return text
 
     def piece(self, token: int) -> Piece:
         """The same for parsers, which want to see control tokens too."""

@@ -27,6 +27,8 @@ import jinja2.nodes as nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
+from engine.chat.interruption import check
+
 RENDER_SECONDS = 10.0
 RENDER_CHARS = 64 << 20
 
@@ -139,6 +141,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     # Called by rewritten templates.
 
     def tick(self) -> None:
+        check()
         if time.monotonic() > self._render.deadline:
             raise LimitExceeded(f"rendering takes longer than {RENDER_SECONDS:g} seconds")
 

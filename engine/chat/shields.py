@@ -16,6 +16,8 @@ from typing import Any
 
 import tokenizers
 
+from engine.chat.pieces import PieceEncoder
+
 # Unicode noncharacters: no text uses them, no tokenizer treats them specially.
 SHIELDS = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))
 _DIGITS, _OPEN, _CLOSE = SHIELDS[:16], SHIELDS[16], SHIELDS[17]
@@ -58,16 +60,20 @@ def _one_of(spellings: Iterable[str]) -> str:
 class Twin:
     """A tokenizer like another one, to which the spellings of control tokens are plain text."""
 
-    def __init__(self, inner: tokenizers.Tokenizer, special: dict[str, int]) -> None:
+    def __init__(
+        self, inner: tokenizers.Tokenizer, special: dict[str, int], vocabulary: Iterable[bytes]
+    ) -> None:
+        """`vocabulary`: as PieceEncoder takes it."""
         self._spellings = tuple(special)
         nonce = secrets.randbits(64)
         self._names = {text: _name(nonce, number) for text, number in special.items()}
         state = _renamed(json.loads(inner.to_str()), self._names)
-        self._inner = tokenizers.Tokenizer.from_str(json.dumps(state))
+        twin = tokenizers.Tokenizer.from_str(json.dumps(state))
+        self._pieces = PieceEncoder(twin, vocabulary)
         # Numbers are the same unless the library has counted the added tokens another way.
         self._numbers = {}
         for number, token in inner.get_added_tokens_decoder().items():
-            own = self._inner.token_to_id(self._names.get(token.content, token.content))
+            own = twin.token_to_id(self._names.get(token.content, token.content))
             if own is not None and own != number:
                 self._numbers[own] = number
 
@@ -75,8 +81,8 @@ class Twin:
         """Tokens of a text in which spellings broken by `shield` are plain text, others are not."""
         pattern = _unbroken(self._spellings, shield)
         renamed = pattern.sub(lambda match: self._names.get(match.group(), ""), text)
-        ids = self._inner.encode(renamed, add_special_tokens=False).ids
-        return [self._numbers.get(number, number) for number in ids] if self._numbers else list(ids)
+        ids = self._pieces.encode(renamed)
+        return [self._numbers.get(number, number) for number in ids] if self._numbers else ids
 
 
 def _name(nonce: int, number: int) -> str:

@@ -126,6 +126,20 @@ class TextModel:
         """
         return dict.fromkeys(("enable_thinking", "thinking"), on)
 
+    def check_read(self, variables: dict[str, Any], param: str) -> None:
+        """Raises InvalidRequest for a variable that the template never reads.
+
+        To switch off what a template cannot do is no contradiction.
+        """
+        for name, value in variables.items():
+            known = self.template is None or self.template.mentions(name)
+            if not known and not (name in ("enable_thinking", "thinking") and value is False):
+                raise InvalidRequest(
+                    f"{param}.{name} has no effect: the chat template of the model {self.name} "
+                    "does not read it.",
+                    param=f"{param}.{name}",
+                )
+
     def effort_variables(self, effort: str, param: str) -> dict[str, Any]:
         """The template's variables for so much reasoning; `none` switches it off.
 
@@ -196,12 +210,17 @@ def load_text_model(place: ModelPlace, family: str = "") -> TextModel:
     tokenizer_config = read_json(place.path / "tokenizer_config.json")
     special = special_map(tokenizer_config, read_json(place.path / "special_tokens_map.json"))
     nested = config.get("text_config")
+    nested = nested if isinstance(nested, dict) else {}
+    sizes = [fields.get("vocab_size") for fields in (config, nested)]
     ends = end_tokens(
         tokenizer,
-        config.get("eos_token_id"),
-        nested.get("eos_token_id") if isinstance(nested, dict) else None,
-        generation.get("eos_token_id"),
-        special.get("eos_token"),
+        {
+            f"{place.path / 'config.json'}: eos_token_id": config.get("eos_token_id"),
+            f"{place.path / 'config.json'}: text_config.eos_token_id": nested.get("eos_token_id"),
+            f"{generation_path}: eos_token_id": generation.get("eos_token_id"),
+            f"{place.path / 'tokenizer_config.json'}: eos_token": special.get("eos_token"),
+        },
+        vocab_size=max((size for size in sizes if isinstance(size, int)), default=0),
     )
     source = template_source(place.path, tokenizer_config)
     return TextModel(
@@ -236,7 +255,9 @@ def _from_gguf(place: ModelPlace, family: str) -> TextModel:
         place=place,
         tokenizer=tokenizer,
         template=ChatTemplate(source, special) if source else None,
-        end_tokens=end_tokens(tokenizer, gguf.gguf_ends(metadata)),
+        end_tokens=end_tokens(
+            tokenizer, {f"{place.path}: the end tokens": gguf.gguf_ends(metadata)}
+        ),
         defaults=Sampling(),
         family=_family(family, source),
     )

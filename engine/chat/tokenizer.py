@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import threading
@@ -12,16 +13,22 @@ from typing import Any
 
 import tokenizers
 
+from engine.chat.interruption import check
 from engine.chat.model_files import ModelPlace
+from engine.chat.pieces import PieceEncoder
 from engine.chat.shields import Twin
 from engine.errors import ModelFilesError, UnsupportedModel
 from engine.formats.file_checks import require_file
+
+log = logging.getLogger("headrace.model")
 
 COUNT_PIECE = 1 << 16
 """Characters tokenised at a time while a long text is only being counted."""
 PIECE_SLACK = 8
 """Tokens that cutting a text in two may add, generously: cutting never adds more than a few."""
 _SPACE = "\u2581"
+# Else the library tokenises in threads of its own, for which counts and prompts would queue.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 class Tokenizer:
@@ -48,6 +55,7 @@ class Tokenizer:
             number: self._bytes_of(text, number, kind)
             for text, number in inner.get_vocab(with_added_tokens=True).items()
         }
+        self._pieces = PieceEncoder(inner, self._bytes.values())
         spellings = [len(text.encode("utf-8")) for text in self.special]
         self.longest_token_bytes = max([1, *spellings, *map(len, self._bytes.values())])
         """The most bytes of a text that one token can stand for."""
@@ -81,9 +89,11 @@ class Tokenizer:
         return found
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        """Tokens of a text in which the spelling of a special token means that token."""
-        with self._lock:
-            return list(self._inner.encode(text, add_special_tokens=add_special_tokens).ids)
+        """Tokens of a text in which the spelling of a special token means that token.
+
+        Raises TextTooLarge where a long text has no places at which it can be divided.
+        """
+        return self._pieces.encode(text, add_special_tokens=add_special_tokens)
 
     def encode_shielded(self, text: str, shield: str) -> list[int]:
         """Tokens of a text in which spellings broken by `shield` are plain text."""
@@ -91,8 +101,8 @@ class Tokenizer:
             return self.encode(text)
         with self._lock:
             if self._twin is None:
-                self._twin = Twin(self._inner, self.special)
-            return self._twin.encode(text, shield)
+                self._twin = Twin(self._inner, self.special, self._bytes.values())
+        return self._twin.encode(text, shield)
 
     def at_least(self, text: str, limit: int) -> int:
         """A lower bound of the number of tokens, exact enough to say that `limit` is exceeded.
@@ -108,6 +118,7 @@ class Tokenizer:
             return 0
         counted = 0
         for start in range(0, len(text), COUNT_PIECE):
+            check()
             counted += max(0, len(self.encode(text[start : start + COUNT_PIECE])) - PIECE_SLACK)
             if counted > limit:
                 return counted
@@ -140,16 +151,24 @@ def load_tokenizer(place: ModelPlace) -> Tokenizer:
     return Tokenizer(inner, path)
 
 
-def end_tokens(tokenizer: Tokenizer, *sources: Any) -> tuple[int, ...]:
-    """Union of the ends that several files name: an id, a list of ids, a token's text, nothing."""
+def end_tokens(
+    tokenizer: Tokenizer, sources: dict[str, Any], *, vocab_size: int = 0
+) -> tuple[int, ...]:
+    """Union of the ends that several files name: an id, a list of ids, a token's text, nothing.
+
+    `sources` is named by file and field. What is no token, be it of the tokenizer or of the model
+    with its `vocab_size` ids, is left out with a warning: it could never end an answer.
+    """
+    size = max(tokenizer.vocab_size, vocab_size)
     ends: dict[int, None] = {}
-    for source in sources:
-        for item in source if isinstance(source, list | tuple) else [source]:
-            if isinstance(item, dict):
-                item = item.get("content")
+    for name, source in sources.items():
+        for given in source if isinstance(source, list | tuple) else [source]:
+            item = given.get("content") if isinstance(given, dict) else given
             number = tokenizer.token_id(item) if isinstance(item, str) else item
-            if isinstance(number, int) and not isinstance(number, bool) and number >= 0:
+            if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < size:
                 ends[number] = None
+            elif given is not None:
+                log.warning("%s is %r, no token of this model; it is left out", name, given)
     return tuple(ends)
 
 

@@ -7,13 +7,17 @@ import io
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import engine
-from engine.cli import chat, serve
+from engine.cli import bench, chat, serve
 from engine.errors import HeadraceError, PortInUse
 
+VERBS = {"serve": serve, "chat": chat, "bench": bench}
+"""The module of each verb: its SUMMARY, DESCRIPTION, add_options and run."""
+_TIME = "%H:%M:%S"
 EXIT_ERROR, EXIT_USAGE, EXIT_PORT, EXIT_INTERRUPTED = 1, 2, 3, 130
 
 
@@ -21,17 +25,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb. Returns the exit code: 0, 1 typed error, 2 usage, 3 port in use, 130 Ctrl-C."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     _print_anything()
+    logged = False
     try:
-        if arguments[:1] == ["bench"]:
-            return _bench(arguments[1:])
         options = parser().parse_args(arguments)
         _start_logging(options.log_level)
+        logged = bool(getattr(options, "owner_pid", 0))
         run: Callable[[argparse.Namespace], int] = options.run
         return run(options)
     except HeadraceError as error:
-        print(f"error: {error.message}", file=sys.stderr)
+        # An owner keeps it in a log, where every line has its time.
+        when = time.strftime(f"{_TIME} ") if logged else ""
+        print(f"{when}error: {error.message}", file=sys.stderr)
         if error.hint:
-            print(f"hint: {error.hint}", file=sys.stderr)
+            print(f"{when}hint: {error.hint}", file=sys.stderr)
         return EXIT_PORT if isinstance(error, PortInUse) else EXIT_ERROR
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
@@ -43,14 +49,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_ERROR
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong and no more: the usage of a verb with many options would bury it."""
+
     def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(EXIT_USAGE, f"error: {message}\n")
+        self.exit(EXIT_USAGE, f"error: {message} (see {self.prog} --help)\n")
 
 
 def parser() -> argparse.ArgumentParser:
-    top = _Parser(
+    top = Parser(
         prog="headrace",
         description=engine.__doc__,
         epilog="`headrace VERB --help` tells what a verb takes. Try: headrace chat --model demo",
@@ -62,27 +69,14 @@ def parser() -> argparse.ArgumentParser:
         help="print the version and end",
     )
     verbs = top.add_subparsers(title="verbs", required=True, metavar="VERB")
-    for name, verb in (("serve", serve), ("chat", chat)):
+    for name, verb in VERBS.items():
         # An abbreviation of --api-key would be written down with the key.
         own = verbs.add_parser(
             name, allow_abbrev=False, help=verb.SUMMARY, description=verb.DESCRIPTION
         )
         verb.add_options(own)
         own.set_defaults(run=verb.run)
-    # Parsed by its own module, which needs torch.
-    verbs.add_parser("bench", help="measure this machine and a model", add_help=False)
     return top
-
-
-def _bench(arguments: list[str]) -> int:
-    _start_logging("warning")
-    from engine.runtime.openmp import wait_without_spinning
-
-    wait_without_spinning()
-    from engine.runtime.bench import main as bench  # torch, so only for this verb
-
-    code: int = bench(arguments)
-    return code
 
 
 def _print_anything() -> None:
@@ -97,7 +91,7 @@ def _start_logging(level: str) -> None:
         level=level.upper(),
         stream=sys.stderr,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        datefmt="%H:%M:%S",
+        datefmt=_TIME,
     )
     # uvicorn tells of its own life, of which the server's log has said the same.
     logging.getLogger("uvicorn").setLevel(logging.WARNING)

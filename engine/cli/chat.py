@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 
 from engine.cli.engine_options import add_engine_options, engine_options
 from engine.cli.values import given, number, whole
@@ -48,6 +49,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from engine.server.terminal_chat import ChatOptions, chat
 
+    # What is wrong with the model's own files concerns whoever talks to it.
+    logging.getLogger("headrace.model").setLevel(logging.WARNING)
     named = {"temperature": options.temperature, "top_p": options.top_p, "seed": options.seed}
     chat_options = ChatOptions(
         engine=engine_options(options),

@@ -1,4 +1,4 @@
-"""The options that serve and chat share: what a runtime is started with, and what is logged."""
+"""The options that verbs share: what a runtime is started with, and what is logged."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from engine.options import DeviceName, DtypeName, EngineOptions
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
-def add_engine_options(parser: argparse.ArgumentParser, *, log_level: str) -> None:
-    """`log_level` holds where the person names none."""
+def add_model_options(parser: argparse.ArgumentParser, *, model: str = "") -> None:
+    """Which model computes, and where. `model` holds where the person names none; "": they must."""
     add = parser.add_argument
     add(
         "--model",
-        required=True,
+        required=not model,
+        default=model,
         type=given,
         help="folder in the hub's layout, GGUF file, or `demo` for the bundled model",
     )
@@ -40,6 +41,19 @@ def add_engine_options(parser: argparse.ArgumentParser, *, log_level: str) -> No
         metavar="RATE",
         help="share of the experts that have a place on the device, 0 < RATE <= 1 (%(default)g)",
     )
+    add(
+        "--threads",
+        type=whole(0),
+        default=0,
+        metavar="N",
+        help="threads that compute on the CPU; 0: one per physical core",
+    )
+
+
+def add_engine_options(parser: argparse.ArgumentParser, *, log_level: str) -> None:
+    """`log_level` holds where the person names none."""
+    add_model_options(parser)
+    add = parser.add_argument
     add(
         "--max-sequences",
         type=whole(1),
@@ -77,18 +91,16 @@ def add_engine_options(parser: argparse.ArgumentParser, *, log_level: str) -> No
         "more memory",
     )
     add(
-        "--threads",
-        type=whole(0),
-        default=0,
-        metavar="N",
-        help="threads that compute on the CPU; 0: one per physical core",
-    )
-    add(
         "--emulate-ram",
         type=size,
         default=0,
         metavar="SIZE",
         help="pretend that only so much memory is free, such as 8GiB",
+    )
+    add(
+        "--lock-memory",
+        action="store_true",
+        help="keep the experts from being swapped out, as far as the system permits it",
     )
     add(
         "--step-timeout",
@@ -118,4 +130,5 @@ def engine_options(options: argparse.Namespace) -> EngineOptions:
         prefill_chunk_tokens=options.prefill_chunk,
         threads=options.threads,
         emulate_ram_bytes=options.emulate_ram,
+        lock_memory=options.lock_memory,
     )

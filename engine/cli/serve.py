@@ -10,7 +10,7 @@ from engine.chat.parsers.families import FAMILIES
 from engine.cli.engine_options import add_engine_options, engine_options
 from engine.cli.values import given, key, number, whole
 from engine.errors import InvalidRequest
-from engine.options import DEFAULT_PORT
+from engine.options import API_KEY_RULE, DEFAULT_PORT, is_api_key
 
 SUMMARY = "serve a model to OpenAI and Anthropic clients"
 DESCRIPTION = (
@@ -113,4 +113,6 @@ def _api_key(options: argparse.Namespace) -> str:
         raise InvalidRequest(f"--api-key-file {path} cannot be read: {error}.") from error
     if not found or len(found.split()) > 1:
         raise InvalidRequest(f"--api-key-file {path} must hold one key, and nothing else.")
+    if not is_api_key(found):
+        raise InvalidRequest(f"--api-key-file {path} cannot be used: {API_KEY_RULE}.")
     return found

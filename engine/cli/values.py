@@ -7,6 +7,8 @@ import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 
+from engine.options import API_KEY_RULE, is_api_key
+
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
 
@@ -20,6 +22,8 @@ def given(text: str) -> str:
 def key(text: str) -> str:
     if not text.strip():
         raise ArgumentTypeError("an empty key would let everybody in")
+    if not is_api_key(text):
+        raise ArgumentTypeError(API_KEY_RULE)
     return text
 
 

@@ -22,10 +22,6 @@ class PageAllocator:
     def free_pages(self) -> int:
         return len(self._free)
 
-    @property
-    def used_pages(self) -> int:
-        return len(self._used)
-
     def allocate(self, count: int) -> list[int]:
         """The `count` lowest free pages, or none at all: OutOfMemory names both numbers."""
         if count < 0:

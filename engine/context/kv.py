@@ -53,7 +53,6 @@ class KvPages:
             arena = Arena.reserve(pages * self.page_bytes, self.device)
         self._arena = arena
         self.pages = 0
-        self._storage = torch.empty(0, *self._page_shape, dtype=dtype, device=self.device)
         self.resize(pages)
 
     @property
@@ -64,15 +63,17 @@ class KvPages:
         """Grow, or give the last pages back; others keep what they hold. May raise OutOfMemory."""
         self._arena.resize(pages * self.page_bytes)
         self.pages = pages
-        self._storage = self._arena.view(0, (pages, *self._page_shape), self.dtype)
+        storage = self._arena.view(0, (pages, *self._page_shape), self.dtype)
+        # Made once, since every layer of every step asks for its own.
+        self._views = [tuple(layer.unbind(1)) for layer in storage.unbind(1)]
 
     def pages_for(self, tokens: int) -> int:
         return -(-tokens // self.page_tokens)
 
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:
         """Views of a layer's keys and values: [pages, page_tokens, kv_heads, head_dim] each."""
-        storage = self._storage[:, self._layer_index[layer]]
-        return storage[:, 0], storage[:, 1]
+        keys, values = self._views[self._layer_index[layer]]
+        return keys, values
 
     def slots(self, batch: Batch) -> KvSlots:
         """The places of all rows of a batch, the same in every layer."""
@@ -81,12 +82,6 @@ class KvPages:
             rows = slice(seq.start, seq.start + seq.length)
             pages[rows] = seq.pages[batch.positions[rows] // self.page_tokens]
         return KvSlots(pages, batch.positions % self.page_tokens)
-
-    def write(self, layer: int, slots: KvSlots, k: Tensor, v: Tensor) -> None:
-        """Store k and v [N, kv_heads, head_dim] of the rows at `slots`."""
-        keys, values = self.layer(layer)
-        keys[slots.pages, slots.offsets] = k.to(self.dtype)
-        values[slots.pages, slots.offsets] = v.to(self.dtype)
 
     def read(self, layer: int, pages: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
         """Copies of a sequence's first keys and values: [tokens, kv_heads, head_dim] each."""

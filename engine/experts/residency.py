@@ -79,6 +79,7 @@ class Residency:
         return len(self._slots) - len(self._free)
 
     def slot_of(self, layer: int, expert: int) -> int:
+        """Where this expert lies, ABSENT for nowhere; to ask is no use of it, as `lookup` is."""
         return self._slot_of[layer][expert]
 
     def resident(self, layer: int) -> list[int]:
@@ -105,7 +106,7 @@ class Residency:
 
         ABSENT if every slot is locked or used by the lookup in progress.
         """
-        if self._slot_of[layer][expert] != ABSENT:
+        if self.slot_of(layer, expert) != ABSENT:
             raise ValueError(f"expert {expert} of layer {layer} has a slot already")
         slot = self._victim()
         if slot != ABSENT:
@@ -129,7 +130,7 @@ class Residency:
 
     def release(self, layer: int, expert: int) -> None:
         """Forget this expert, if it is resident: its slot is free and goes first."""
-        slot = self._slot_of[layer][expert]
+        slot = self.slot_of(layer, expert)
         if slot != ABSENT:
             self._disown(slot)
 

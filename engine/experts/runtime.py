@@ -15,6 +15,7 @@ from engine.experts.store import (
     BytesProgress,
     ExpertSource,
     ExpertStore,
+    FileRanges,
     LayerPlan,
     layers_by_stride,
     pool_needs,
@@ -94,15 +95,19 @@ class ExpertRuntime:
         slots: Sequence[int] = (),
         cache_rate: float = 1.0,
         progress: BytesProgress | None = None,
+        file_range: FileRanges | None = None,
+        lock: bool = False,
     ) -> ExpertRuntime:
         """Read the experts of these layers (`plan_layers`) and make room for some on the device.
 
         `slots` are what the solver gave each pool; without them `cache_rate` says how many.
+        `file_range` and `lock` are ExpertStore.load's.
         Raises InvalidRequest for a rate outside 0 < rate <= 1, and what ExpertStore.load raises.
         """
         if device.has_slots and not slots:
             slots = [slots_for_rate(cache_rate, need.blobs) for need in pool_needs(plans)]
-        return ExpertRuntime(ExpertStore.load(source, plans, progress), device, slots)
+        store = ExpertStore.load(source, plans, progress, file_range=file_range, lock=lock)
+        return ExpertRuntime(store, device, slots)
 
     def __call__(self, layer: int, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
         """x [T, H], ids int64 [T, k], weights float32 [T, k] -> [T, H] in x's dtype.

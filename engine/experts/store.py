@@ -6,7 +6,9 @@ store is the source of truth: slots only ever hold copies of what is here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,15 +17,22 @@ from torch import Tensor
 from engine.errors import ModelFilesError, UnsupportedModel
 from engine.formats.blob import BlobSpec, blob_spec
 from engine.formats.expert_tensors import ExpertTensors
+from engine.formats.tensor_info import FileRange
 from engine.formats.weight import StoredWeight
 from engine.kernels.moe import part_view
 from engine.memory.arena import HostArena
 from engine.memory.budget import PoolNeed
+from engine.native.file_reads import Reading, read_ranges
+from engine.native.library import library
+
+logger = logging.getLogger(__name__)
 
 ExpertSource = Callable[[int], Sequence[ExpertTensors]]
 """The experts of a layer, in order of their numbers, by the layer's number in the model."""
 BytesProgress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
+FileRanges = Callable[[Tensor], FileRange | None]
+"""Where the bytes of a tensor lie in a file, as Checkpoint.file_range says."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,40 @@ class _StoredLayer:
     bank: Tensor
     arena: HostArena
 
+    @staticmethod
+    def empty(plan: LayerPlan) -> _StoredLayer:
+        """Memory for the layer that nothing has touched."""
+        arena = HostArena(plan.nbytes, large=True)
+        arena.commit(plan.nbytes)
+        return _StoredLayer(
+            plan, arena.view(0, (plan.experts, plan.spec.stride), torch.uint8), arena
+        )
+
+
+class _Told:
+    """Tells what is in its place, in bytes of the store; never the same twice."""
+
+    def __init__(self, plans: Sequence[LayerPlan], progress: BytesProgress | None) -> None:
+        self._progress = progress
+        self._total = sum(plan.nbytes for plan in plans)
+        self._parts = sum(
+            plan.experts * sum(part.nbytes for part in plan.spec.parts) for plan in plans
+        )
+        self._done = self._told = 0
+
+    def add(self, nbytes: int) -> None:
+        """So many more bytes of parts are in their place."""
+        self._done += nbytes
+        now = self._total * self._done // self._parts
+        if self._progress is not None and now > self._told:
+            self._told = now
+            self._progress(now, self._total)
+
+    def finish(self, reading: Reading) -> None:
+        """Wait for the reading, and tell meanwhile how far it is."""
+        before = self._done
+        reading.finish(lambda done: self.add(before + done - self._done))
+
 
 class ExpertStore:
     def __init__(self, layers: dict[int, _StoredLayer]) -> None:
@@ -86,22 +129,36 @@ class ExpertStore:
 
     @staticmethod
     def load(
-        source: ExpertSource, plans: Sequence[LayerPlan], progress: BytesProgress | None = None
+        source: ExpertSource,
+        plans: Sequence[LayerPlan],
+        progress: BytesProgress | None = None,
+        *,
+        file_range: FileRanges | None = None,
+        lock: bool = False,
     ) -> ExpertStore:
-        """Read every expert of these layers. Raises as `plan_layers` does."""
-        total = sum(plan.nbytes for plan in plans)
-        done = 0
+        """Read every expert of these layers.
+
+        What `file_range` finds in a file is read from there into its place, and never through the
+        tensor; other parts are copied. The next layer is looked through while one is read. `lock`
+        keeps the store from being swapped out, as far as the system permits it.
+
+        Raises as `plan_layers` does, and ModelFilesError for a file that cannot be read, ends early
+        or changes meanwhile.
+        """
+        told = _Told(plans, progress)
         layers = {}
-        for plan in plans:
-            arena = HostArena(plan.nbytes)
-            arena.commit(plan.nbytes)
-            bank = arena.view(0, (plan.experts, plan.spec.stride), torch.uint8)
-            layers[plan.layer] = _StoredLayer(plan, bank, arena)
-            for number, expert in enumerate(source(plan.layer)):
-                _write(bank[number], plan, number, expert)
-                done += plan.spec.stride
-                if progress is not None:
-                    progress(done, total)
+        with contextlib.ExitStack() as last:
+            reading: Reading | None = None
+            for plan in plans:
+                layers[plan.layer] = layer = _StoredLayer.empty(plan)
+                ranges = _fill(layer, source(plan.layer), file_range, told)
+                if reading is not None:
+                    told.finish(reading)
+                reading = last.enter_context(read_ranges(library(), ranges))
+            if reading is not None:
+                told.finish(reading)
+        if lock:
+            _lock(layers.values())
         return ExpertStore(layers)
 
     @property
@@ -133,40 +190,94 @@ def _spec_of(
             "do not make a feed-forward block"
         )
     inner, hidden = gate.shape
-    return blob_spec(gate.format, hidden, inner, down.format)
+    biases = {_bias_type(weight) for weight in (gate, up, down)}
+    if len(biases) > 1:
+        raise UnsupportedModel(f"{where}: gate, up and down have biases of different kinds")
+    return blob_spec(gate.format, hidden, inner, down.format, biases.pop())
 
 
-def _write(blob: Tensor, plan: LayerPlan, number: int, expert: ExpertTensors) -> None:
+def _described(spec: BlobSpec) -> str:
+    return (
+        f"{spec.gate_up_format} [{spec.intermediate}, {spec.hidden}] and {spec.down_format} "
+        f"with {spec.bias or 'no'} biases"
+    )
+
+
+def _bias_type(weight: StoredWeight) -> str | None:
+    bias = weight.parts.get("bias")
+    return None if bias is None else str(bias.dtype).removeprefix("torch.")
+
+
+def _fill(
+    layer: _StoredLayer,
+    experts: Sequence[ExpertTensors],
+    file_range: FileRanges | None,
+    told: _Told,
+) -> list[tuple[FileRange, int]]:
+    """Copy the parts that lie in no file; the others, each with its address, are returned."""
+    ranges = []
+    for number, expert in enumerate(experts):
+        copied = 0
+        for target, part in _parts(layer.bank[number], layer.plan, number, expert):
+            found = file_range(part) if file_range is not None else None
+            if found is not None:
+                ranges.append((found, target.data_ptr()))
+            else:
+                target.copy_(part)
+                copied += part.nbytes
+        told.add(copied)
+    return ranges
+
+
+def _parts(
+    blob: Tensor, plan: LayerPlan, number: int, expert: ExpertTensors
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """(its place in the blob, tensor) of all parts, alike in dtype and shape."""
     gate, up, down = expert.gate, expert.up, expert.down
     spec = _spec_of(gate, up, down, plan.layer, number)
     if spec != plan.spec:
         raise UnsupportedModel(
-            f"expert {number} of layer {plan.layer} is stored as {spec.gate_up_format} "
-            f"[{spec.intermediate}, {spec.hidden}] and {spec.down_format}, the layer's first as "
-            f"{plan.spec.gate_up_format} [{plan.spec.intermediate}, {plan.spec.hidden}] and "
-            f"{plan.spec.down_format}"
+            f"expert {number} of layer {plan.layer} is stored as {_described(spec)}, the layer's "
+            f"first as {_described(plan.spec)}"
         )
     for matrix, weights in (("gate_up", (gate, up)), ("down", (down,))):
         for name in weights[0].parts:
             target = part_view(blob.unsqueeze(0), spec, f"{matrix}.{name}")[0]
-            # Stacked rows, block scales with a leading index and globals are all one shape here:
-            # the matrices of the blob, one after the other.
-            stacked = target.view(len(weights), *_stored_shape(target, len(weights)))
+            # Stacked rows, block scales with a leading index, biases and globals have one shape
+            # here: the matrices of the blob, one after the other.
+            stacked = target.view(len(weights), *_stored_shape(target, name, len(weights)))
             for index, weight in enumerate(weights):
-                _copy(stacked[index], weight.parts[name], f"{matrix}.{name}", plan.layer, number)
+                part = weight.parts[name]
+                _require_alike(stacked[index], part, f"{matrix}.{name}", plan.layer, number)
+                yield stacked[index], part
 
 
-def _stored_shape(target: Tensor, matrices: int) -> tuple[int, ...]:
+def _stored_shape(target: Tensor, name: str, matrices: int) -> tuple[int, ...]:
     """Shape of one matrix's share of a part."""
     first, *rest = target.shape
-    return tuple(rest) if first == matrices else (first // matrices, *rest)
+    leading = len(rest) == 2 or name == "scale_2"
+    return tuple(rest) if leading else (first // matrices, *rest)
 
 
-def _copy(target: Tensor, part: Tensor, name: str, layer: int, number: int) -> None:
-    # copy_ would convert or broadcast in silence.
+def _require_alike(target: Tensor, part: Tensor, name: str, layer: int, number: int) -> None:
+    # A copy would convert or broadcast in silence.
     if part.dtype != target.dtype or part.shape != target.shape:
         raise ModelFilesError(
             f"expert {number} of layer {layer}: {name} is {part.dtype} {list(part.shape)}, "
             f"expected {target.dtype} {list(target.shape)}"
         )
-    target.copy_(part)
+
+
+def _lock(layers: Iterable[_StoredLayer]) -> None:
+    """Layer by layer until the system refuses, which is told once."""
+    locked = total = 0
+    refusal = ""
+    for layer in layers:
+        total += layer.plan.nbytes
+        refusal = refusal or layer.arena.lock()
+        locked += 0 if refusal else layer.plan.nbytes
+    if refusal:
+        logger.warning(
+            "%.2f of the experts' %.2f GB are locked in memory, the rest may be swapped out: %s",
+            *(locked / 1e9, total / 1e9, refusal),
+        )

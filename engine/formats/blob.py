@@ -1,8 +1,9 @@
 """One expert's weights end to end: the one layout that copies, GPU and CPU kernels all read.
 
-Order of a blob: gate rows then up rows in one matrix, its scales, the down matrix, its scales, and
-last the float32 globals. Every part begins at a multiple of 16 bytes (for 16-byte loads), blobs
-follow one another at a multiple of 4 KiB. Nothing is requantised or repacked: bytes are as stored.
+Order of a blob: gate rows then up rows in one matrix, its scales, its biases, the down matrix with
+the same, and last the float32 globals. Every part begins at a multiple of 16 bytes (for 16-byte
+loads), blobs follow one another at a multiple of 4 KiB. Nothing is requantised or repacked: bytes
+are as stored.
 
   format                     gate_up.weight        gate_up.scale               globals
   float32 bfloat16 float16   [2I, H]               -                           -
@@ -10,7 +11,8 @@ follow one another at a multiple of 4 KiB. Nothing is requantised or repacked: b
   nvfp4                      uint8 [2I, H/2]       e4m3 [2I, H/16]             float32 [2], [1]
   mxfp4                      uint8 [2I, H/2]       uint8 [2I, H/32]            -
 
-(I intermediate, H hidden; down likewise with one matrix [H, I]). Torch-free.
+(I intermediate, H hidden; down likewise with one matrix [H, I]). Experts with biases, whatever the
+format, have gate_up.bias [2I] and down.bias [H], float32 or bfloat16. Torch-free.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ PART_ALIGNMENT = 16
 BLOB_ALIGNMENT = 4096
 PLAIN_FORMATS = ("float32", "bfloat16", "float16")
 FORMATS = (*PLAIN_FORMATS, "fp8_block", "nvfp4", "mxfp4")
+BIAS_TYPES = ("float32", "bfloat16")
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "uint8": 1}
 
 
@@ -51,6 +54,8 @@ class BlobSpec:
     down_format: str
     hidden: int
     intermediate: int
+    bias: str | None
+    """dtype of the biases; None if there are none."""
     parts: tuple[BlobPart, ...]
     nbytes: int
     """Bytes up to the end of the last part."""
@@ -65,18 +70,31 @@ class BlobSpec:
 
 
 def blob_spec(
-    gate_up_format: str, hidden: int, intermediate: int, down_format: str | None = None
+    gate_up_format: str,
+    hidden: int,
+    intermediate: int,
+    down_format: str | None = None,
+    bias: str | None = None,
 ) -> BlobSpec:
-    """The layout of experts [I, H], [I, H], [H, I] whose matrices have these formats.
+    """The layout of experts [I, H], [I, H], [H, I] whose matrices have these formats, and biases of
+    this dtype.
 
-    Raises UnsupportedModel for an unknown format, ModelConfigError for sizes that a format cannot
-    hold.
+    Raises UnsupportedModel for an unknown format or dtype, ModelConfigError for sizes that a format
+    cannot hold.
     """
     down_format = gate_up_format if down_format is None else down_format
     if hidden < 1 or intermediate < 1:
         raise ModelConfigError(f"an expert of {intermediate} x {hidden} has no weights")
+    if bias is not None and bias not in BIAS_TYPES:
+        raise UnsupportedModel(
+            f"Experts with biases in {bias} are not supported.",
+            hint=f"Supported are {', '.join(BIAS_TYPES)}.",
+        )
     gate_up = _matrix("gate_up", gate_up_format, 2, intermediate, hidden)
     down = _matrix("down", down_format, 1, hidden, intermediate)
+    if bias is not None:
+        gate_up.append(("gate_up.bias", bias, (2 * intermediate,)))
+        down.append(("down.bias", bias, (hidden,)))
     # Sorting is stable: only the globals move, behind everything else.
     wanted = sorted([*gate_up, *down], key=lambda part: part[0].endswith("scale_2"))
     parts = []
@@ -91,6 +109,7 @@ def blob_spec(
         down_format=down_format,
         hidden=hidden,
         intermediate=intermediate,
+        bias=bias,
         parts=tuple(parts),
         nbytes=end,
         stride=round_up(end, BLOB_ALIGNMENT),

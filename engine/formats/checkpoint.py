@@ -15,9 +15,10 @@ from torch import Tensor
 
 from engine.errors import ModelFilesError, UnsupportedModel
 from engine.formats.blob import PLAIN_FORMATS
+from engine.formats.gguf_parts import GGUF_BLOCKS
 from engine.formats.model_files import ModelFiles, inspect_model, open_gguf
 from engine.formats.quantisation import FP8_BLOCK, NVFP4_GROUP, Quantisation
-from engine.formats.tensor_info import TensorInfo
+from engine.formats.tensor_info import FileRange, TensorInfo
 from engine.formats.weight import StoredWeight
 
 
@@ -50,8 +51,19 @@ class Checkpoint(ABC):
     def read(self, name: str) -> Tensor:
         """The tensor in its stored dtype. It may be a view of the mapped file: do not write."""
 
+    def read_blocks(self, name: str) -> Tensor:
+        """A matrix in GGUF's blocks as it is stored: uint8 [rows, bytes of a row]."""
+        raise wrong_tensor(self.info(name), "is not stored in GGUF's blocks")
+
     @abstractmethod
     def has(self, name: str) -> bool: ...
+
+    def file_range(self, tensor: Tensor) -> FileRange | None:  # noqa: ARG002
+        """Where in a file the bytes of this tensor lie, if it is a view of one and contiguous.
+
+        Nothing is touched, so that a reader can put them elsewhere without reading them here.
+        """
+        return None
 
     def weight(self, base: str) -> StoredWeight:
         """The matrix `base`.weight with the scales that its dtype asks for.
@@ -62,6 +74,10 @@ class Checkpoint(ABC):
         info = self.info(f"{base}.weight")
         if info.dtype in PLAIN_FORMATS:
             return StoredWeight(info.dtype, info.shape, {"weight": self.read(info.name)})
+        if info.dtype.lower() in GGUF_BLOCKS:
+            return StoredWeight(
+                info.dtype.lower(), info.shape, {"weight": self.read_blocks(info.name)}
+            )
         if info.dtype == "float8_e4m3fn":
             return self._fp8_block(base, info)
         if info.dtype == "uint8":
@@ -144,6 +160,7 @@ class SafetensorsCheckpoint(_FilesCheckpoint):
     def __init__(self, files: ModelFiles) -> None:
         super().__init__(files)
         self._mapped: dict[Path, Tensor] = {}
+        self._file_at: dict[int, Path] = {}
         self._lock = threading.Lock()
 
     def _bytes(self, file: Path) -> Tensor:
@@ -155,6 +172,7 @@ class SafetensorsCheckpoint(_FilesCheckpoint):
                     warnings.filterwarnings("ignore", message="The given buffer is not writable")
                     mapping = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
                     self._mapped[file] = torch.frombuffer(mapping, dtype=torch.uint8)
+                    self._file_at[self._mapped[file].data_ptr()] = file
             return self._mapped[file]
 
     def read(self, name: str) -> Tensor:
@@ -165,9 +183,15 @@ class SafetensorsCheckpoint(_FilesCheckpoint):
             raw = raw.clone()
         return raw.view(dtype).reshape(info.shape)
 
+    def file_range(self, tensor: Tensor) -> FileRange | None:
+        begin = tensor.untyped_storage().data_ptr()
+        if begin not in self._file_at or not tensor.is_contiguous():
+            return None
+        return FileRange(self._file_at[begin], tensor.data_ptr() - begin, tensor.nbytes)
+
 
 class GgufCheckpoint(_FilesCheckpoint):
-    """GGUF files under their own names; block-quantised tensors are read as float32."""
+    """GGUF files under their own names. `read` gives float32, `weight` a matrix's own blocks."""
 
     def __init__(self, files: ModelFiles) -> None:
         super().__init__(files)
@@ -179,6 +203,13 @@ class GgufCheckpoint(_FilesCheckpoint):
             return torch.from_numpy(self._opened[info.file].tensor(name))
         except ValueError as error:
             raise UnsupportedModel(str(error)) from error
+
+    def read_blocks(self, name: str) -> Tensor:
+        info = self.info(name)
+        raw = self._opened[info.file].raw(name)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            return torch.from_numpy(raw).view(info.shape[0], -1)
 
 
 def open_checkpoint(path: Path) -> Checkpoint:

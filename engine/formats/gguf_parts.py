@@ -8,6 +8,9 @@ from pathlib import Path
 
 from engine.errors import ModelFilesError
 
+GGUF_BLOCKS = ("q8_0", "q4_0", "q4_1", "q4_k", "q6_k")
+"""GGUF's blocks that are read, as formats of a StoredWeight: the file's names in lower case."""
+
 _PART = re.compile(r"(?P<stem>.+)-(?P<part>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 

@@ -91,18 +91,3 @@ def dequantise(
     step = scale.to(torch.float32) * scale_2.to(torch.float32)
     values = _grouped(unpack(packed)) * step.unsqueeze(-1)
     return values.flatten(-2).to(dtype)
-
-
-def fake_quantise(weight: Tensor) -> Tensor:
-    """`dequantise(*quantise(weight))` in float32 without the packing, for use while training."""
-    weight = weight.to(torch.float32)
-    scale, scale_2 = _scales(weight)
-    step = (scale.to(torch.float32) * scale_2).unsqueeze(-1)
-    inverse = torch.where(step > 0, 1.0 / step, torch.zeros_like(step))
-    grouped = _grouped(weight)
-    scaled = (grouped * inverse).clamp(-E2M1_MAX, E2M1_MAX)
-    # The spacing of e2m1 is 0.5 below 2, 1 below 4 and 2 above; torch.round takes ties to even,
-    # which is the even code in each of the three ranges.
-    size = scaled.abs()
-    spacing = torch.where(size < 2.0, 0.5, torch.where(size < 4.0, 1.0, 2.0))
-    return (torch.round(scaled / spacing) * spacing * step).flatten(-2)

@@ -17,3 +17,12 @@ class TensorInfo:
     file: Path
     offset: int
     """Bytes from the start of the file."""
+
+
+@dataclass(frozen=True)
+class FileRange:
+    """`nbytes` at `offset` of a file."""
+
+    file: Path
+    offset: int
+    nbytes: int

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StoredWeight:
     """A matrix [out, in] (or a vector) in its stored format.
 
@@ -19,6 +19,7 @@ class StoredWeight:
       mxfp4                        weight uint8 [out, in/2], scale uint8 [out, in/32], where e
                                    means 2^(e - 127)
       q8_0 q4_0 q4_1 q4_k q6_k     weight uint8 [out, bytes of a row of GGUF blocks]
+    An expert's matrix has a part bias [out] too where the model gives it one.
     """
 
     format: str
@@ -28,3 +29,11 @@ class StoredWeight:
     @property
     def nbytes(self) -> int:
         return sum(part.nbytes for part in self.parts.values())
+
+
+@dataclass(frozen=True, eq=False)
+class Projections:
+    """Matrices that multiply the same rows, each with its bias [out] or None."""
+
+    weights: tuple[StoredWeight, ...]
+    biases: tuple[torch.Tensor | None, ...]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from engine.kernels.pointwise import rotary
 from engine.kernels.registry import operation
 from engine.memory.budget import SCORE_BYTES
 
@@ -50,6 +51,35 @@ def paged_attention(
             seen = context + rows.stop - rows.start
             out[rows] = _causal(q[rows], k[:seen], v[:seen], context, scale)
     return out
+
+
+class PagedSlots(Protocol):
+    """Where each row of a batch keeps its key and value: int64 [N] page and offset within it."""
+
+    @property
+    def pages(self) -> Tensor: ...
+    @property
+    def offsets(self) -> Tensor: ...
+
+
+@operation("rotate_and_store")
+def rotate_and_store(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    slots: PagedSlots,
+) -> Tensor:
+    """Turn q [N, heads, D] and k [N, kv_heads, D] as `rotary` does; store k and v in pages.
+
+    keys and values [pages, page_tokens, kv_heads, D] get them in their own dtype. Returns q.
+    """
+    keys[slots.pages, slots.offsets] = rotary(k, cos, sin).to(keys.dtype)
+    values[slots.pages, slots.offsets] = v.to(values.dtype)
+    return rotary(q, cos, sin)
 
 
 def _causal(q: Tensor, k: Tensor, v: Tensor, context: int, scale: float) -> Tensor:

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from engine.formats import gguf_blocks
 from engine.formats.blob import PLAIN_FORMATS
+from engine.formats.gguf_parts import GGUF_BLOCKS
 from engine.formats.nvfp4 import E2M1_VALUES, GROUP
 from engine.formats.quantisation import FP8_BLOCK, MXFP4_GROUP
 from engine.formats.weight import StoredWeight
 
-GGUF_FORMATS = ("q8_0", "q4_0", "q4_1", "q4_k", "q6_k")
 # A block of 2^18 float32 weights is 1 MiB and stays in a core's own cache between look-up, scaling
 # and product.
 CACHE_BLOCK_WEIGHTS = 1 << 18
@@ -95,7 +95,7 @@ def dequantise_rows(weight: StoredWeight, start: int, stop: int, dtype: torch.dt
         return dequantise_fp8_block(rows, parts["scale"][blocks], dtype)
     if weight.format == "mxfp4":
         return dequantise_mxfp4(rows, parts["scale"][start:stop], dtype)
-    if weight.format in GGUF_FORMATS:
+    if weight.format in GGUF_BLOCKS:
         values = gguf_blocks.dequantise(rows.contiguous().view(-1).numpy(), weight.format.upper())
         return torch.from_numpy(values).view(rows.shape[0], weight.shape[1]).to(dtype)
     raise ValueError(f"no dequantisation of format {weight.format}")

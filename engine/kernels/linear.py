@@ -7,16 +7,19 @@ from torch import Tensor
 from torch.nn import functional
 
 from engine.formats.blob import PLAIN_FORMATS
+from engine.formats.gguf_parts import GGUF_BLOCKS
 from engine.formats.quantisation import FP8_BLOCK
-from engine.formats.weight import StoredWeight
+from engine.formats.weight import Projections, StoredWeight
 from engine.kernels.dequantise import (
     CACHE_BLOCK_WEIGHTS,
     LARGE_BLOCK_WEIGHTS,
     dequantise,
     dequantise_nvfp4,
+    dequantise_rows,
     e4m3_to_float32,
     row_blocks,
 )
+from engine.kernels.pointwise import swiglu
 from engine.kernels.registry import operation
 
 _FEW_ROWS = 16
@@ -36,6 +39,20 @@ def linear(x: Tensor, weight: StoredWeight, bias: Tensor | None) -> Tensor:
     return out if bias is None else out + bias
 
 
+@operation("linears")
+def linears(x: Tensor, projections: Projections) -> tuple[Tensor, ...]:
+    """x [N, in] times each of the matrices: [N, out] each, as `linear` would give them."""
+    pairs = zip(projections.weights, projections.biases, strict=True)
+    return tuple(linear(x, weight, bias) for weight, bias in pairs)
+
+
+@operation("mlp")
+def mlp(x: Tensor, gate_up_down: Projections) -> Tensor:
+    """down(silu(gate(x)) * up(x)) of x [N, hidden]: [N, hidden] in x's dtype."""
+    gate, up, down = zip(gate_up_down.weights, gate_up_down.biases, strict=True)
+    return linear(swiglu(linear(x, *gate), linear(x, *up)), *down)
+
+
 @operation("embedding")
 def embedding(tokens: Tensor, weight: StoredWeight, dtype: torch.dtype) -> Tensor:
     """Rows `tokens` (int64 [N]) of weight [vocab, hidden]: [N, hidden] in `dtype`."""
@@ -52,4 +69,7 @@ def embedding(tokens: Tensor, weight: StoredWeight, dtype: torch.dtype) -> Tenso
         scale = parts["scale"][tokens // FP8_BLOCK].repeat_interleave(FP8_BLOCK, 1)
         codes = e4m3_to_float32(chosen.view(torch.float8_e4m3fn))
         return (codes * scale[:, : codes.shape[1]]).to(dtype)
+    if weight.format in GGUF_BLOCKS:
+        picked = StoredWeight(weight.format, (len(tokens), weight.shape[1]), {"weight": chosen})
+        return dequantise_rows(picked, 0, len(tokens), dtype)
     raise ValueError(f"no embedding of format {weight.format}")

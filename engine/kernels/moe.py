@@ -124,13 +124,17 @@ def _plan(slots: Tensor) -> _Plan:
 def _products(
     tiles: Tensor, bank: Tensor, spec: BlobSpec, matrix: str, plan: _Plan, out: Tensor
 ) -> None:
-    """out[tile] = tiles[tile] @ its expert's matrix transposed: float32 [tiles, TILE_ROWS, _]."""
+    """out[tile] = tiles[tile] @ its expert's matrix transposed, plus its bias: float32
+    [tiles, TILE_ROWS, _]."""
     first = list(accumulate(plan.heights, initial=0))
     for place, start, rows in decoded_blocks(bank, spec, matrix, plan.slots):
         transposed = rows.t()
         stop = start + rows.shape[0]
         for tile in range(first[place], first[place + 1]):
             torch.mm(tiles[tile], transposed, out=out[tile, :, start:stop])
+    if spec.bias is not None:
+        for place, bias in enumerate(part_view(bank, spec, f"{matrix}.bias")[plan.slots]):
+            out[first[place] : first[place + 1]] += bias.to(torch.float32)
 
 
 def _silu_rows(gate: Tensor) -> Tensor:

@@ -11,13 +11,12 @@ from torch import Tensor
 
 from engine.formats.blob import BlobSpec
 from engine.formats.weight import StoredWeight
-from engine.kernels.linear import linear
+from engine.kernels import native_linear, native_rows
 from engine.kernels.moe import moe_combine, moe_expert_rows
+from engine.kernels.native_linear import X_TYPES, describe_matrix
 from engine.native.library import (
     ACTIVATIONS,
     BAD_SLOT,
-    BFLOAT16,
-    FLOAT32,
     FORMATS,
     OK,
     Library,
@@ -25,21 +24,18 @@ from engine.native.library import (
     library,
 )
 
-_X_TYPES = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}
-
 
 def register(native: Library) -> None:
     """Let the library answer for tensors on the CPU."""
 
-    @linear.register("cpu")
-    def native_linear(x: Tensor, weight: StoredWeight, bias: Tensor | None) -> Tensor:
-        if x.dtype not in _X_TYPES or weight.format not in FORMATS:
-            return linear.reference(x, weight, bias)
-        return _linear(native, x, weight, bias)
+    native_linear.register(native)
+    native_rows.register(native)
 
     @moe_expert_rows.register("cpu")
-    def native_rows(bank: Tensor, spec: BlobSpec, x: Tensor, slots: Tensor, rows: Tensor) -> None:
-        if x.dtype not in _X_TYPES or {spec.gate_up_format, spec.down_format} - set(FORMATS):
+    def native_expert_rows(
+        bank: Tensor, spec: BlobSpec, x: Tensor, slots: Tensor, rows: Tensor
+    ) -> None:
+        if x.dtype not in X_TYPES or {spec.gate_up_format, spec.down_format} - set(FORMATS):
             return moe_expert_rows.reference(bank, spec, x, slots, rows)
         return _moe_rows(native, bank, spec, x, slots, rows, "silu_glu")
 
@@ -48,42 +44,16 @@ def register(native: Library) -> None:
         return _combine(native, rows, weights, dtype)
 
 
-def _matrix(weight: StoredWeight) -> tuple[list[Tensor], tuple[int | None, ...]]:
-    """Tensors that must live during the call, and the arguments that describe the matrix."""
-    parts = weight.parts
-    held = [parts["weight"].contiguous()]
-    held += [parts[name].contiguous() for name in ("scale", "scale_2") if name in parts]
-    addresses = [part.data_ptr() for part in held] + [None] * (3 - len(held))
-    return held, (FORMATS[weight.format], *weight.shape, *addresses)
-
-
-def _linear(native: Library, x: Tensor, weight: StoredWeight, bias: Tensor | None) -> Tensor:
-    rows, columns = weight.shape
-    if x.shape[-1] != columns:
-        raise ValueError(f"x has {x.shape[-1]} columns, the weight {columns}")
-    x = x.contiguous()
-    held, matrix = _matrix(weight)
-    if bias is not None:
-        bias = bias.to(torch.float32).contiguous()
-    out = torch.empty((*x.shape[:-1], rows), dtype=torch.float32)
-    native.set_threads(torch.get_num_threads())
-    status = native.linear(
-        *matrix,
-        *(x.data_ptr(), _X_TYPES[x.dtype], x.numel() // columns),
-        None if bias is None else bias.data_ptr(),
-        out.data_ptr(),
-    )
-    _check(status, "a product")
-    del held
-    return out if x.dtype == torch.float32 else out.to(x.dtype)
-
-
 def decoded(weight: StoredWeight) -> Tensor:
     """float32 [out, in]: the numbers that the library's products multiply with."""
     native = _required()
-    held, matrix = _matrix(weight)
+    matrix, held = describe_matrix(weight, None)
     out = torch.empty(weight.shape, dtype=torch.float32)
-    _check(native.decode(*matrix, 0, weight.shape[0], out.data_ptr()), "a matrix")
+    parts = matrix.weight, matrix.scale, matrix.scale_2
+    status = native.decode(
+        *(matrix.format, *weight.shape, *parts, 0, weight.shape[0], out.data_ptr())
+    )
+    _check(status, "a matrix")
     del held
     return out
 
@@ -120,7 +90,7 @@ def _moe_rows(
     status = native.moe_rows(
         expert_layout(spec),
         *(bank.data_ptr(), bank.shape[0]),
-        *(x.data_ptr(), _X_TYPES[x.dtype], tokens, width, slots.data_ptr()),
+        *(x.data_ptr(), X_TYPES[x.dtype], tokens, width, slots.data_ptr()),
         *(ACTIVATIONS[activation], rows.data_ptr()),
     )
     if status == BAD_SLOT:

@@ -16,6 +16,13 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return (scaled * weight).to(x.dtype)
 
 
+@operation("add_rms_norm")
+def add_rms_norm(x: Tensor, added: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """x + added, and rms_norm of it: both [..., D] in x's dtype."""
+    total = x + added
+    return total, rms_norm(total, weight, eps)
+
+
 @operation("gated_rms_norm")
 def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
     """rms_norm of x [..., D], then times silu(gate [..., D]): in the gate's dtype."""

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.kernels.attention import paged_attention
-from engine.kernels.pointwise import rotary
+from engine.formats.weight import Projections
+from engine.kernels.attention import paged_attention, rotate_and_store
+from engine.kernels.linear import linears
 from engine.layers.linear import Linear, RmsNorm
 from engine.layers.step import Step
 from engine.models.spec import AttentionSpec
@@ -18,9 +19,7 @@ from engine.models.spec import AttentionSpec
 class Attention:
     layer: int
     spec: AttentionSpec
-    q: Linear
-    k: Linear
-    v: Linear
+    qkv: Projections
     o: Linear
     q_norm: RmsNorm | None = None
     k_norm: RmsNorm | None = None
@@ -28,18 +27,18 @@ class Attention:
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         """x [N, hidden] of all sequences of the step: [N, hidden]."""
         spec = self.spec
-        q = self.q(x).view(len(x), spec.heads, -1)
+        q, k, v = linears(x, self.qkv)
+        q = q.view(len(x), spec.heads, -1)
         gate = None
         if spec.output_gate:
             # Each head's rows of q_proj are its query, then its gate.
             q, gate = q.chunk(2, dim=-1)
-        k = self.k(x).view(len(x), spec.kv_heads, spec.head_dim)
-        v = self.v(x).view(len(x), spec.kv_heads, spec.head_dim)
+        k = k.view(len(x), spec.kv_heads, spec.head_dim)
+        v = v.view(len(x), spec.kv_heads, spec.head_dim)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        q, k = rotary(q, step.cos, step.sin), rotary(k, step.cos, step.sin)
-        step.kv.write(self.layer, step.slots, k, v)
         keys, values = step.kv.layer(self.layer)
+        q = rotate_and_store(q, k, v, step.cos, step.sin, keys, values, step.slots)
         scale = spec.head_dim**-0.5
         out = paged_attention(q.to(keys.dtype), keys, values, step.batch.sequences, scale)
         out = out.to(x.dtype)

@@ -21,5 +21,6 @@ class DecoderLayer:
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         """x [N, hidden] of all sequences of the step: [N, hidden]. Its keys, values and states are
         written on the way."""
-        x = x + self.mixer(self.mixer_norm(x), step)
-        return x + self.feed_forward(self.feed_forward_norm(x))
+        mixed = self.mixer(self.mixer_norm(x), step)
+        x, normed = self.feed_forward_norm.after_adding(x, mixed)
+        return x + self.feed_forward(normed)

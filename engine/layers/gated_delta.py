@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from engine.formats.weight import Projections
 from engine.kernels.gated_delta import causal_conv, gated_delta
+from engine.kernels.linear import linears
 from engine.kernels.pointwise import gated_rms_norm
 from engine.layers.linear import Linear
 from engine.layers.step import Step
@@ -19,11 +21,8 @@ from engine.models.spec import GatedDeltaSpec
 class GatedDelta:
     layer: int
     spec: GatedDeltaSpec
-    in_qkv: Linear
-    """Rows: all heads' queries, all heads' keys, all heads' values."""
-    in_z: Linear
-    in_b: Linear
-    in_a: Linear
+    into: Projections
+    """qkv (rows: all heads' queries, all heads' keys, all heads' values), z, b and a."""
     out: Linear
     conv_weight: Tensor
     """float32 [channels, conv_kernel]"""
@@ -40,9 +39,9 @@ class GatedDelta:
         if step.states is None:
             raise ValueError(f"layer {self.layer} is recurrent and the step has no states")
         spec = self.spec
-        qkv, z = self.in_qkv(x), self.in_z(x)
-        beta = torch.sigmoid(self.in_b(x).to(torch.float32))
-        rate = functional.softplus(self.in_a(x).to(torch.float32) + self.dt_bias)
+        qkv, z, b, a = linears(x, self.into)
+        beta = torch.sigmoid(b.to(torch.float32))
+        rate = functional.softplus(a.to(torch.float32) + self.dt_bias)
         decay = -self.a_log.exp() * rate
         out = qkv.new_empty(len(x), spec.value_heads, spec.value_dim, dtype=torch.float32)
         conv, recurrent = step.states.layer(self.layer)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.formats.weight import StoredWeight
-from engine.kernels.linear import embedding, linear
-from engine.kernels.pointwise import rms_norm, swiglu
+from engine.formats.weight import Projections, StoredWeight
+from engine.kernels.linear import embedding, linear, mlp
+from engine.kernels.pointwise import add_rms_norm, rms_norm
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,22 @@ class RmsNorm:
         """x [..., D]: the same shape and dtype; the mean square is float32."""
         return rms_norm(x, self.weight, self.eps)
 
+    def after_adding(self, x: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
+        """x + added, and the norm of it."""
+        return add_rms_norm(x, added, self.weight, self.eps)
+
+
+def together(*maps: Linear) -> Projections:
+    """Linear maps of the same rows, for one call."""
+    return Projections(tuple(m.weight for m in maps), tuple(m.bias for m in maps))
+
 
 @dataclass(frozen=True)
 class Mlp:
     """down(silu(gate(x)) * up(x))"""
 
-    gate: Linear
-    up: Linear
-    down: Linear
+    gate_up_down: Projections
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [N, hidden]: [N, hidden]."""
-        return self.down(swiglu(self.gate(x), self.up(x)))
+        return mlp(x, self.gate_up_down)

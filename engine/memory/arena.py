@@ -15,6 +15,7 @@ from torch import Tensor
 
 from engine.errors import OutOfMemory
 from engine.memory.host_pages import PAGE_BYTES, HostPages
+from engine.memory.locking import lock_memory
 
 
 class Arena(ABC):
@@ -111,11 +112,17 @@ class Arena(ABC):
 class HostArena(Arena):
     """Host memory. Pages appear when they are touched and are really gone once released."""
 
-    def __init__(self, nbytes: int, granule: int = PAGE_BYTES) -> None:
+    def __init__(self, nbytes: int, granule: int = PAGE_BYTES, *, large: bool = False) -> None:
+        """`large` asks for large pages, for what fills its memory and then reads all over it."""
         if granule <= 0 or granule % PAGE_BYTES:
             raise ValueError(f"a granule of {granule} is no multiple of a page of {PAGE_BYTES}")
         super().__init__(nbytes, granule)
-        self._pages = HostPages(max(self._rounded(nbytes), granule))
+        self._pages = HostPages(max(self._rounded(nbytes), granule), large=large)
+
+    def lock(self) -> str:
+        """Keep what is committed from being swapped out. Returns why that is not permitted; ""
+        once it is done. It takes memory for every page at once."""
+        return lock_memory(self._pages.tensor.data_ptr(), self.committed)
 
     def _storage(self) -> Tensor:
         return self._pages.tensor

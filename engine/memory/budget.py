@@ -265,7 +265,10 @@ def solve(need: Need, *, has_slots: bool, host_free: int, device_free: int | Non
     slots = _slots(need, share.left - reserve, notes) if has_slots else ()
     slot_bytes = sum(count * pool.stride for count, pool in zip(slots, need.pools, strict=False))
     share = replace(share, slots=slot_bytes)
-    kv_tokens = floor if need.kv_tokens else _auto_kv_tokens(need, share, floor)
+    # What is less than one more slot stays free: as context the next slot would take it back,
+    # and more memory would mean a shorter context.
+    grows = not need.kv_tokens and slots == (_wanted_slots(need) if has_slots else ())
+    kv_tokens = _auto_kv_tokens(need, share, floor) if grows else floor
     kv, workspace = kv_tokens * need.kv_per_token, _workspace(need, kv_tokens)
     share = replace(share, kv=kv, workspace=workspace)
     context = _context(need, kv_tokens, notes)
@@ -330,12 +333,16 @@ def _owners(share: Share, more: int) -> str:
     return ", ".join(f"{name} {_gb(size)}" for name, size in owners.items() if size)
 
 
+def _wanted_slots(need: Need) -> tuple[int, ...]:
+    return tuple(slots_for_rate(need.moe_cache_rate, pool.blobs) for pool in need.pools)
+
+
 def _slots(need: Need, room: int, notes: list[str]) -> tuple[int, ...]:
     """Slots of each pool: by the cache rate, or the same smaller share of each to fit."""
-    wanted = [slots_for_rate(need.moe_cache_rate, pool.blobs) for pool in need.pools]
+    wanted = _wanted_slots(need)
     size = sum(count * pool.stride for count, pool in zip(wanted, need.pools, strict=True))
     if size <= room:
-        return tuple(wanted)
+        return wanted
     # One slot each is certain to fit; what is left over goes by each pool's wish.
     spare = room - sum(pool.stride for pool in need.pools)
     extra = size - sum(pool.stride for pool in need.pools)
@@ -377,4 +384,7 @@ def _margin(free: int) -> int:
 
 
 def _gb(nbytes: int) -> str:
-    return f"{nbytes / 1e9:.2f} GB"
+    for step, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if nbytes >= step:
+            return f"{nbytes / step:.2f} {unit}"
+    return f"{nbytes} bytes"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from engine.layers.attention import Attention
 from engine.layers.decoder import DecoderLayer
 from engine.layers.gated_delta import GatedDelta
-from engine.layers.linear import Mlp
+from engine.layers.linear import Mlp, together
 from engine.layers.moe import ExpertsForward, Moe
 from engine.models.loader import DenseLoader
 from engine.models.spec import ModelSpec
@@ -29,9 +29,11 @@ def attention(loader: DenseLoader, spec: ModelSpec, layer: int) -> Attention:
     return Attention(
         layer=layer,
         spec=a,
-        q=loader.linear(f"{base}.q_proj", rows * (2 if a.output_gate else 1), hidden, a.qkv_bias),
-        k=loader.linear(f"{base}.k_proj", kv_rows, hidden, a.qkv_bias),
-        v=loader.linear(f"{base}.v_proj", kv_rows, hidden, a.qkv_bias),
+        qkv=together(
+            loader.linear(f"{base}.q_proj", rows * (2 if a.output_gate else 1), hidden, a.qkv_bias),
+            loader.linear(f"{base}.k_proj", kv_rows, hidden, a.qkv_bias),
+            loader.linear(f"{base}.v_proj", kv_rows, hidden, a.qkv_bias),
+        ),
         o=loader.linear(f"{base}.o_proj", hidden, rows, a.output_bias),
         **norms,
     )
@@ -73,10 +75,12 @@ def gated_delta(loader: DenseLoader, spec: ModelSpec, layer: int) -> GatedDelta:
     return GatedDelta(
         layer=layer,
         spec=d,
-        in_qkv=loader.linear(f"{base}.in_proj_qkv", channels, hidden),
-        in_z=loader.linear(f"{base}.in_proj_z", values, hidden),
-        in_b=loader.linear(f"{base}.in_proj_b", d.value_heads, hidden),
-        in_a=loader.linear(f"{base}.in_proj_a", d.value_heads, hidden),
+        into=together(
+            loader.linear(f"{base}.in_proj_qkv", channels, hidden),
+            loader.linear(f"{base}.in_proj_z", values, hidden),
+            loader.linear(f"{base}.in_proj_b", d.value_heads, hidden),
+            loader.linear(f"{base}.in_proj_a", d.value_heads, hidden),
+        ),
         out=loader.linear(f"{base}.out_proj", hidden, values),
         conv_weight=conv.squeeze(1),
         a_log=loader.vector(f"{base}.A_log", (d.value_heads,)),

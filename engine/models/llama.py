@@ -36,7 +36,6 @@ def describe(model: ModelSource) -> ModelSpec:
     require_silu(fields)
     refuse_flag(fields, "mlp_bias")
     bias = fields.flag("attention_bias", False)
-    notes = ("weights of a GGUF file are held dequantised",) if model.kind == "gguf" else ()
     return ModelSpec(
         family="llama",
         vocab_size=fields.integer("vocab_size"),
@@ -48,7 +47,6 @@ def describe(model: ModelSource) -> ModelSpec:
         dense_intermediate=fields.integer("intermediate_size"),
         tie_embeddings=ties_embeddings(model, fields),
         end_tokens=end_tokens(model, fields),
-        notes=notes,
     )
 
 

@@ -10,8 +10,10 @@ from torch import Tensor
 from engine.errors import UnsupportedModel
 from engine.formats.blob import PLAIN_FORMATS
 from engine.formats.checkpoint import Checkpoint, wrong_tensor
+from engine.formats.gguf_parts import GGUF_BLOCKS
 from engine.formats.weight import StoredWeight
-from engine.layers.linear import Embedding, Linear, Mlp, RmsNorm
+from engine.kernels.linear import linear
+from engine.layers.linear import Embedding, Linear, Mlp, RmsNorm, together
 
 # Of no use here: how activations and the KV cache were scaled, and old files' rope tables.
 _EXPECTED = re.compile(r".*\.(input_scale|[kvq]_scale|rotary_emb\.inv_freq)|rope_freqs\.weight")
@@ -21,7 +23,8 @@ FLOAT32_WEIGHTS = (".mlp.gate.weight", ".conv1d.weight")
 
 
 class DenseLoader:
-    """Plain weights are held in the compute dtype, quantised ones as they are stored.
+    """Plain weights are held in the compute dtype, quantised ones as they are stored (GGUF's blocks
+    only where a kernel multiplies with them, see `keeps_blocks`).
 
     A plain weight whose stored dtype differs is rounded (or widened) once, here, and not at each
     use; the file's copy is the page cache's business. `nbytes` counts what was placed.
@@ -48,8 +51,10 @@ class DenseLoader:
                 info, f"has shape {list(stored.shape)}, the config implies {[rows, columns]}"
             )
         self.used.add(info.name)
-        if stored.format in PLAIN_FORMATS:
-            weight = self._place(stored.parts["weight"], self.dtype)
+        unpacked = stored.format in GGUF_BLOCKS and not keeps_blocks(self.device)
+        if stored.format in PLAIN_FORMATS or unpacked:
+            weight = self.checkpoint.read(info.name) if unpacked else stored.parts["weight"]
+            weight = self._place(weight, self.dtype)
             name = str(self.dtype).removeprefix("torch.")
             return StoredWeight(name, stored.shape, {"weight": weight})
         parts = {name: self._place(part) for name, part in stored.parts.items()}
@@ -101,10 +106,17 @@ class DenseLoader:
 
     def mlp(self, base: str, hidden: int, intermediate: int) -> Mlp:
         return Mlp(
-            gate=self.linear(f"{base}.gate_proj", intermediate, hidden),
-            up=self.linear(f"{base}.up_proj", intermediate, hidden),
-            down=self.linear(f"{base}.down_proj", hidden, intermediate),
+            together(
+                self.linear(f"{base}.gate_proj", intermediate, hidden),
+                self.linear(f"{base}.up_proj", intermediate, hidden),
+                self.linear(f"{base}.down_proj", hidden, intermediate),
+            )
         )
+
+
+def keeps_blocks(device: torch.device) -> bool:
+    """Whether matrices in GGUF's blocks stay so: not where torch would decode them at each use."""
+    return linear.kernel(device.type) is not linear.reference
 
 
 def require_dtype(dtype: torch.dtype) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from engine.formats.checkpoint import Checkpoint, wrong_tensor
+from engine.formats.gguf_parts import GGUF_BLOCKS
 from engine.formats.tensor_info import TensorInfo
 from engine.models.llama_gguf import hub_config, hub_name
 
@@ -43,6 +44,9 @@ class View(Checkpoint):
     def read(self, name: str) -> Tensor:
         return self.inner.read(self._stored.get(name, name))
 
+    def read_blocks(self, name: str) -> Tensor:
+        return self.inner.read_blocks(self._stored.get(name, name))
+
 
 def text_tower(inner: Checkpoint, skipped: tuple[str, ...]) -> View:
     """The language model of a multimodal checkpoint: `model.language_model.X` is seen as `model.X`.
@@ -69,19 +73,26 @@ class LlamaGguf(View):
         }
 
     def info(self, name: str) -> TensorInfo:
-        """As `read` gives it: float32, whatever the blocks in the file are."""
+        """Blocks as the file has them; plain tensors as `read` gives them."""
         stored = super().info(name)
+        if stored.dtype.lower() in GGUF_BLOCKS:
+            return stored
         return replace(stored, dtype="float32", nbytes=4 * math.prod(stored.shape))
 
     def read(self, name: str) -> Tensor:
-        tensor = super().read(name).to(torch.float32)
+        return self._in_hub_order(name, super().read(name).to(torch.float32))
+
+    def read_blocks(self, name: str) -> Tensor:
+        return self._in_hub_order(name, super().read_blocks(name))
+
+    def _in_hub_order(self, name: str, rows: Tensor) -> Tensor:
         heads = self._heads.get(name.split(".")[-2])
         if heads is None:
-            return tensor
-        pairs = tensor.shape[0] // heads // 2
-        if tensor.shape[0] != heads * pairs * 2:
+            return rows
+        pairs = rows.shape[0] // heads // 2
+        if rows.shape[0] != heads * pairs * 2:
             raise wrong_tensor(
-                self.info(name), f"has {tensor.shape[0]} rows, which {heads} heads do not divide"
+                self.info(name), f"has {rows.shape[0]} rows, which {heads} heads do not divide"
             )
-        interleaved = tensor.reshape(heads, pairs, 2, *tensor.shape[1:])
-        return interleaved.transpose(1, 2).reshape(tensor.shape)
+        interleaved = rows.reshape(heads, pairs, 2, *rows.shape[1:])
+        return interleaved.transpose(1, 2).reshape(rows.shape)

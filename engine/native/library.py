@@ -1,7 +1,8 @@
 """Loads the native library with ctypes. Torch-free: tensors are addresses here.
 
-The library is built by `dev.py setup` into `_build`. Its functions and their meaning are in
-`source/headrace_native.h`; nothing here checks shapes, that is the callers' part.
+The library is built by `dev.py setup` into `_build`; in a wheel it lies beside this file. Its
+functions and their meaning are in `source/headrace_native.h`; nothing here checks shapes, that is
+the callers' part.
 """
 
 from __future__ import annotations
@@ -11,15 +12,28 @@ import functools
 import logging
 import os
 import sys
-from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint64, c_void_p
+from collections.abc import Sequence
+from ctypes import (
+    POINTER,
+    Structure,
+    c_char_p,
+    c_float,
+    c_int32,
+    c_int64,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from pathlib import Path
 
 from engine.formats.blob import BlobSpec
-from engine.paths import debug_setting
+from engine.native import structures
+from engine.native.structures import AttentionLayout, Matrix, Rotation
+from engine.paths import debug_setting, program
 
 logger = logging.getLogger(__name__)
 
-ABI = 1
+ABI = 3
 FOLDER = Path(__file__).resolve().parent / "_build"
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 _NAMES = "float32 bfloat16 float16 fp8_block nvfp4 mxfp4 q8_0 q4_0 q4_1 q4_k q6_k"
@@ -27,11 +41,11 @@ FORMATS = {name: number for number, name in enumerate(_NAMES.split())}
 """By their names in StoredWeight."""
 ACTIVATIONS = {"silu_glu": 0, "gelu_tanh_glu": 1, "clamped_swiglu": 2}
 FLOAT32, BFLOAT16 = 0, 1
-"""Types of activations."""
+"""Types of activations and biases."""
 
 _CPUS = os.cpu_count() or 1
 
-OK, BAD_ARGUMENT, BAD_SLOT, OUT_OF_MEMORY = range(4)
+OK, BAD_ARGUMENT, BAD_SLOT, OUT_OF_MEMORY, POISONED, LATE = range(6)
 
 
 class NativeError(Exception):
@@ -45,8 +59,32 @@ class ExpertLayout(Structure):
         *((name, c_int64) for name in ("hidden", "intermediate", "stride")),
         *((f"gate_up_{part}", c_int64) for part in ("weight", "scale", "scale_2")),
         *((f"down_{part}", c_int64) for part in ("weight", "scale", "scale_2")),
+        ("gate_up_bias", c_int64),
+        ("down_bias", c_int64),
         ("gate_up_format", c_int32),
         ("down_format", c_int32),
+        ("bias_type", c_int32),
+    ]
+
+
+class DoorbellShape(Structure):
+    """headrace_doorbell_shape"""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("tokens", "routes", "hidden")),
+        *((name, c_int64) for name in ("slots", "x", "rows", "bytes")),
+        ("x_type", c_int32),
+    ]
+
+
+class Layer(Structure):
+    """headrace_layer"""
+
+    _fields_ = [
+        ("experts", ExpertLayout),
+        ("bank", c_void_p),
+        ("blobs", c_int64),
+        ("activation", c_int32),
     ]
 
 
@@ -58,7 +96,17 @@ _SIGNATURES = {
     "headrace_tier": (c_int32,),
     "headrace_set_tier": (c_int32, c_int32),
     "headrace_set_threads": (c_int32, c_int32),
-    "headrace_linear": (c_int32, *_MATRIX, c_void_p, c_int32, c_int64, c_void_p, c_void_p),
+    "headrace_products": (c_int32, POINTER(Matrix), c_int32, c_void_p, c_int32, c_int64, c_void_p),
+    "headrace_mlp": (c_int32, POINTER(Matrix), c_int32, c_void_p, c_int32, c_int64, c_void_p),
+    "headrace_attention": (
+        *(c_int32, POINTER(AttentionLayout), POINTER(structures.Sequence)),
+        *(c_int64, c_void_p, c_void_p),
+    ),
+    "headrace_rms_norm": (
+        *(c_int32, c_void_p, c_void_p, c_void_p, c_float),
+        *(c_int64, c_int64, c_void_p, c_void_p),
+    ),
+    "headrace_rotate_and_store": (c_int32, POINTER(AttentionLayout), POINTER(Rotation)),
     "headrace_moe_rows": (
         *(c_int32, POINTER(ExpertLayout), c_void_p, c_int64, c_void_p, c_int32),
         *(c_int64, c_int64, c_void_p, c_int32, c_void_p),
@@ -66,42 +114,65 @@ _SIGNATURES = {
     "headrace_moe_combine": (c_int32, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p),
     "headrace_decode": (c_int32, *_MATRIX, c_int64, c_int64, c_void_p),
     "headrace_read": (c_uint64, c_void_p, c_int64),
+    "headrace_set_cpus": (c_int32, POINTER(c_int32), c_int32, c_int32),
+    "headrace_placed": (c_int32,),
+    "headrace_doorbell_layout": (c_int32, POINTER(DoorbellShape)),
+    "headrace_doorbell_ring": (c_int32, c_void_p, c_int32, c_int32, c_int32, POINTER(c_uint32)),
+    "headrace_doorbell_wait": (c_int32, c_void_p, c_uint32, c_int64),
+    "headrace_doorbell_poison": (c_uint32, c_void_p),
+    "headrace_coordinator_open": (
+        *(c_int32, POINTER(Layer), c_int32, POINTER(DoorbellShape), c_void_p, c_int64, c_int32),
+        POINTER(c_void_p),
+    ),
+    "headrace_coordinator_begin": (None, c_void_p, c_int64),
+    "headrace_coordinator_end": (None, c_void_p),
+    "headrace_coordinator_answers": (c_uint64, c_void_p),
+    "headrace_coordinator_busy_ns": (c_uint64, c_void_p),
+    "headrace_coordinator_close": (c_int32, c_void_p, c_int64),
 }
 
 
 class Library:
-    """The functions of one loaded library. Calls release the interpreter lock."""
+    """The functions of one loaded library. Calls release the interpreter lock.
+
+    `functions` has them all, by their names in C.
+    """
 
     def __init__(self, path: Path) -> None:
         """Raises NativeError for a file that does not load or speaks another version."""
+        self.path = path
         try:
-            self._library = ctypes.CDLL(str(path))
-            self._library.headrace_abi.restype = c_int32
-            found = self._library.headrace_abi()
+            self.functions = ctypes.CDLL(str(path))
+            self.functions.headrace_abi.restype = c_int32
+            found = self.functions.headrace_abi()
         except (OSError, AttributeError) as error:
             raise NativeError(f"{path} does not load: {error}") from error
         if found != ABI:
             raise NativeError(f"{path} has interface {found}, this version needs {ABI}")
         for name, (result, *arguments) in _SIGNATURES.items():
-            function = getattr(self._library, name)
+            function = getattr(self.functions, name)
             function.restype, function.argtypes = result, arguments
-        self.linear = self._library.headrace_linear
-        self.moe_rows = self._library.headrace_moe_rows
-        self.moe_combine = self._library.headrace_moe_combine
-        self.decode = self._library.headrace_decode
-        self.read = self._library.headrace_read
+        self.products = self.functions.headrace_products
+        self.mlp = self.functions.headrace_mlp
+        self.attention = self.functions.headrace_attention
+        self.rms_norm = self.functions.headrace_rms_norm
+        self.rotate_and_store = self.functions.headrace_rotate_and_store
+        self.moe_rows = self.functions.headrace_moe_rows
+        self.moe_combine = self.functions.headrace_moe_combine
+        self.decode = self.functions.headrace_decode
+        self.read = self.functions.headrace_read
         self._threads = 1
 
     @property
     def tiers(self) -> list[str]:
         """Names of the instruction sets that this machine can run, ascending."""
-        count = self._library.headrace_tiers()
-        names = [self._library.headrace_tier_name(i).decode() for i in range(count)]
-        return [name for i, name in enumerate(names) if self._library.headrace_tier_usable(i)]
+        count = self.functions.headrace_tiers()
+        names = [self.functions.headrace_tier_name(i).decode() for i in range(count)]
+        return [name for i, name in enumerate(names) if self.functions.headrace_tier_usable(i)]
 
     @property
     def tier(self) -> str:
-        name: bytes = self._library.headrace_tier_name(self._library.headrace_tier())
+        name: bytes = self.functions.headrace_tier_name(self.functions.headrace_tier())
         return name.decode()
 
     def set_tier(self, name: str) -> None:
@@ -109,14 +180,25 @@ class Library:
         usable = self.tiers
         if name not in usable:
             raise NativeError(f"no instruction set {name!r} here; there are {', '.join(usable)}")
-        self._library.headrace_set_tier(usable.index(name))
+        self.functions.headrace_set_tier(usable.index(name))
 
     def set_threads(self, threads: int) -> None:
         """Have this many threads, the caller's included; never more than there are CPUs."""
         threads = min(threads, _CPUS)
         if threads != self._threads:
-            self._library.headrace_set_threads(threads)
+            self.functions.headrace_set_threads(threads)
             self._threads = threads
+
+    def set_cpus(self, cpus: Sequence[int], *, each: bool = False) -> None:
+        """Let threads run on any of these CPUs (the system's numbers, one a core), or `each` on its
+        own: then the first is the caller's, who must be there, or it shares a core with a thread.
+        None: anywhere."""
+        self.functions.headrace_set_cpus((c_int32 * len(cpus))(*cpus), len(cpus), each)
+
+    @property
+    def placed(self) -> int:
+        """How many threads the system has put on their CPUs so far, without the caller's."""
+        return int(self.functions.headrace_placed())
 
 
 @functools.cache
@@ -129,8 +211,10 @@ def expert_layout(spec: BlobSpec) -> ExpertLayout:
         spec.intermediate,
         spec.stride,
         *(offsets.get(name, -1) for name in names),
+        *(offsets.get(name, -1) for name in ("gate_up_bias", "down_bias")),
         FORMATS[spec.gate_up_format],
         FORMATS[spec.down_format],
+        BFLOAT16 if spec.bias == "bfloat16" else FLOAT32,
     )
 
 
@@ -146,16 +230,26 @@ def library() -> Library | None:
         return _load()
     except NativeError as error:
         logger.warning(
-            "CPU kernels are not available (%s): PyTorch's operations compute instead, slower. "
-            "With a C++20 compiler installed, this builds them: python3 dev.py setup",
-            error,
+            "CPU kernels are not available (%s): PyTorch's operations compute instead, slower. %s",
+            *(error, remedy()),
         )
         return None
 
 
+def remedy() -> str:
+    """What to do where the library is not there: in a checkout, and where a wheel is installed."""
+    command = "python3 dev.py setup"
+    if not (program() / "dev.py").exists():
+        command = f'"{sys.executable}" -m pip install --force-reinstall --no-deps '
+        command += "(the folder or archive of Headrace's source)"
+    return f"With a C++20 compiler installed, this builds them: {command}"
+
+
 def _load() -> Library:
-    path = FOLDER / f"headrace_native{SUFFIX}"
-    if not path.exists():
+    name = f"headrace_native{SUFFIX}"
+    # In a checkout it lies where it was built, in a wheel beside this file.
+    path = next((path for path in (FOLDER / name, FOLDER.parent / name) if path.exists()), None)
+    if path is None:
         raise NativeError("they have not been built")
     loaded = Library(path)
     wanted = debug_setting("isa")

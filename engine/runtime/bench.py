@@ -1,15 +1,13 @@
-"""`headrace bench`: measurements that print one table and, when asked, write a JSON record."""
+"""`headrace bench decode`: tokens a second of one stream, beside transformers."""
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import sys
 import time
-from pathlib import Path
 
-from engine.errors import HeadraceError, InvalidRequest, UnsupportedModel
+from engine.errors import HeadraceError, UnsupportedModel
 from engine.formats.checkpoint import open_checkpoint
 from engine.memory.device import Device
 from engine.messages import RequestFailed, Sampled, Sampling, Submit
@@ -20,114 +18,45 @@ from engine.runtime.bench_twin import Twin, transformers_version
 from engine.runtime.engine import Engine
 from engine.runtime.loading import compute_dtype, model_path
 
-DECODE = "Tokens a second of one stream, beside transformers on the same weights."
 
+def measure_decode(
+    options: EngineOptions, *, tokens: int, prompt_tokens: int, rounds: int, alone: bool
+) -> Result:
+    """Decode speed of one stream, `alone` or beside transformers on the same weights.
 
-def main(argv: list[str]) -> int:
-    """`decode ...`. Returns the exit status."""
-    if argv and argv[0] in ("-h", "--help"):
-        print("usage: headrace bench decode [-h] ...\n\n" + DECODE)
-        return 0
-    if not argv or argv[0] != "decode":
-        wanted = argv[0] if argv else "nothing"
-        print(f"headrace bench: {wanted} is not measured; there is: decode", file=sys.stderr)
-        return 2
-    return run_decode(argv[1:])
-
-
-def run_decode(argv: list[str]) -> int:
-    """Decode speed of one stream beside transformers. Returns the exit status."""
-    arguments = parser().parse_args(argv)
-    try:
-        result = measure_decode(arguments)
-    except HeadraceError as error:
-        print(f"headrace bench: {error.message} {error.hint}".rstrip(), file=sys.stderr)
-        return 1
-    print(bench_result.table(result))
-    if arguments.json is not None:
-        bench_result.write(result, arguments.json)
-        print(f"Written to {arguments.json}")
-    return 0
-
-
-def parser() -> argparse.ArgumentParser:
-    own = argparse.ArgumentParser(
-        prog="headrace bench decode",
-        description=DECODE,
-    )
-    own.add_argument("--model", default="demo", help="folder, GGUF file or demo")
-    own.add_argument("--tokens", type=int, default=64, help="tokens to decode in a round")
-    own.add_argument("--prompt-tokens", type=int, default=64, help="tokens to read before")
-    own.add_argument("--rounds", type=int, default=5, help="the median of them is shown")
-    own.add_argument(
-        "--device",
-        default="auto",
-        choices=["auto", "cpu", "sim", "cuda"],
-        help="what computes; auto: cuda where there is one, else cpu",
-    )
-    own.add_argument(
-        "--dtype",
-        default="auto",
-        choices=["auto", "float32", "bfloat16"],
-        help="of activations and plain weights; auto: bfloat16 on cuda, float32 elsewhere",
-    )
-    own.add_argument(
-        "--moe-cache-rate",
-        type=float,
-        default=1.0,
-        metavar="RATE",
-        help="share of the experts that have a place on the device, 0 < RATE <= 1",
-    )
-    own.add_argument("--threads", type=int, default=0, help="0: one per physical core")
-    own.add_argument("--json", type=Path, help="write the record to this file")
-    own.add_argument("--alone", action="store_true", help="leave transformers out")
-    return own
-
-
-def measure_decode(arguments: argparse.Namespace) -> Result:
-    """Raises what Engine.load raises, and HeadraceError if the model cannot hold the run."""
-    for name, least in (("tokens", 2), ("prompt_tokens", 1), ("rounds", 1)):
-        if getattr(arguments, name) < least:
-            option = name.replace("_", "-")
-            raise InvalidRequest(f"--{option} is {getattr(arguments, name)}; at least {least}.")
-    options = EngineOptions(
-        model=arguments.model,
-        device=arguments.device,
-        dtype=arguments.dtype,
-        moe_cache_rate=arguments.moe_cache_rate,
-        threads=arguments.threads,
-        max_sequences=1,
-    )
-    _say(f"loading {arguments.model}")
+    `tokens` of at least 2 are decoded after `prompt_tokens`, `rounds` times.
+    Raises what Engine.load raises, and HeadraceError if the model cannot hold the run.
+    """
+    _say(f"loading {options.model}")
     engine = Engine.load(options)
     device = engine.parts.device
     notes: list[str] = []
-    twin = None if arguments.alone else _twin(options, device, notes)
+    twin = None if alone else _twin(options, device, notes)
     draw = random.Random(1)
     vocabulary = engine.ready.vocab_size
-    prompt = [draw.randrange(vocabulary) for _ in range(arguments.prompt_tokens)]
+    prompt = [draw.randrange(vocabulary) for _ in range(prompt_tokens)]
     # One short unmeasured round each: first calls build caches and touch memory.
-    decode(engine, prompt, min(8, arguments.tokens))
+    decode(engine, prompt, min(8, tokens))
     if twin is not None:
-        twin.decode(prompt, min(8, arguments.tokens))
+        twin.decode(prompt, min(8, tokens))
     ours, theirs, agree = [], [], 0
-    for number in range(1, arguments.rounds + 1):
-        _say(f"round {number} of {arguments.rounds}")
-        tokens, speed = decode(engine, prompt, arguments.tokens)
+    for number in range(1, rounds + 1):
+        _say(f"round {number} of {rounds}")
+        made, speed = decode(engine, prompt, tokens)
         ours.append(speed)
         if twin is not None:
-            twin_tokens, speed = twin.decode(prompt, arguments.tokens)
+            twin_tokens, speed = twin.decode(prompt, tokens)
             theirs.append(speed)
-            agree = _agreement(tokens, twin_tokens)
+            agree = _agreement(made, twin_tokens)
     if theirs:
-        notes.append(f"The first {agree} of {len(tokens)} greedy tokens are equal in both.")
+        notes.append(f"The first {agree} of {tokens} greedy tokens are equal in both.")
     return Result(
         bench="decode",
         commit=bench_result.commit(),
         when=bench_result.now(),
-        model=open_checkpoint(model_path(arguments.model)).display_name,
+        model=open_checkpoint(model_path(options.model)).display_name,
         machine=bench_result.machine(device),
-        rows=_rows(engine, arguments.moe_cache_rate, ours, theirs),
+        rows=_rows(engine, options.moe_cache_rate, ours, theirs),
         notes=notes,
     )
 

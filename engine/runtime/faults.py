@@ -21,14 +21,19 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def is_device_fault(error: Exception) -> bool:
-    """Whether the CUDA context is lost: every later call on it would raise the same error.
+    """Whether the CUDA context is lost, or the device's wait for CPU experts was given up: every
+    later call on it would raise the same error.
 
     Kernels run asynchronously, so the call that raises need not be the one at fault.
     """
+    if isinstance(error, DeviceFault):
+        return True
     return isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error)
 
 
 def device_fault(error: Exception) -> DeviceFault:
+    if isinstance(error, DeviceFault):
+        return error
     return DeviceFault(
         f"The GPU reported an error that this process cannot recover from: {_first_line(error)}",
         hint="The engine restarts. If this repeats, update the GPU driver and report the log.",

@@ -19,11 +19,12 @@ from engine.experts.runtime import ExpertRuntime
 from engine.experts.store import LayerPlan, plan_layers, pool_needs
 from engine.formats.blob import PLAIN_FORMATS
 from engine.formats.checkpoint import Checkpoint, open_checkpoint
+from engine.formats.gguf_parts import GGUF_BLOCKS
 from engine.memory import budget as budgeting
 from engine.memory.budget import PAGE_TOKENS, Budget, Need
 from engine.memory.device import Device, resolve_device
 from engine.messages import Progress, Ready
-from engine.models.loader import FLOAT32_WEIGHTS
+from engine.models.loader import FLOAT32_WEIGHTS, keeps_blocks
 from engine.models.model import Model
 from engine.models.registry import build_model, check_model, describe, expert_tensors, family_of
 from engine.models.spec import ModelSpec
@@ -51,7 +52,9 @@ def load(options: EngineOptions, on_progress: Report | None = None) -> Parts:
     dtype = compute_dtype(options.dtype, device)
     plans = plan_layers(partial(expert_tensors, spec, checkpoint), spec.moe_layers)
     budget = divide_memory(options, checkpoint, spec, device, dtype, plans)
-    experts, model = _place(checkpoint, spec, device, dtype, plans, budget, report)
+    experts, model = _place(
+        checkpoint, spec, device, dtype, plans, budget, report, lock=options.lock_memory
+    )
     states = None
     if spec.recurrent_layers:
         states = StatePool(spec, options.max_sequences, device.torch, dtype)
@@ -95,6 +98,8 @@ def _place(
     plans: list[LayerPlan],
     budget: Budget,
     report: Report,
+    *,
+    lock: bool,
 ) -> tuple[ExpertRuntime | None, Model]:
     """Read all weights: routed experts into the store, the others onto the device."""
 
@@ -108,7 +113,13 @@ def _place(
     if plans:
         source = partial(expert_tensors, spec, checkpoint)
         experts = ExpertRuntime.load(
-            source, plans, device, slots=budget.slots, progress=experts_read
+            source,
+            plans,
+            device,
+            slots=budget.slots,
+            progress=experts_read,
+            file_range=checkpoint.file_range,
+            lock=lock,
         )
     return experts, build_model(checkpoint, spec, device.torch, dtype, experts, layers_placed)
 
@@ -179,7 +190,7 @@ def divide_memory(
     name = _dtype_name(dtype)
     context = options.context_tokens or spec.context_tokens
     need = Need(
-        dense=_dense_bytes(checkpoint, dtype),
+        dense=_dense_bytes(checkpoint, dtype, device.torch),
         pools=pool_needs(plans),
         kv_per_token=budgeting.kv_bytes_per_token(spec, name),
         state=budgeting.state_bytes(spec, name),
@@ -229,16 +240,18 @@ def prove(parts: Parts) -> None:
         ) from error
 
 
-def _dense_bytes(checkpoint: Checkpoint, dtype: torch.dtype) -> int:
+def _dense_bytes(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> int:
     """Everything but routed experts as it will be held: plain weights in the compute dtype (at
-    most float32 for vectors), routers and convolutions in float32, quantised ones as stored."""
+    most float32 for vectors), routers and convolutions in float32, quantised ones as stored, but
+    GGUF's blocks as plain weights where nothing multiplies with them."""
     view = family_of(checkpoint).view(checkpoint)
     total = 0
     for name in view.names():
         if ".mlp.experts." in name:
             continue
         info = view.info(name)
-        if info.dtype in PLAIN_FORMATS:
+        unpacked = info.dtype.lower() in GGUF_BLOCKS and not keeps_blocks(device)
+        if info.dtype in PLAIN_FORMATS or unpacked:
             weights = 1
             for extent in info.shape:
                 weights *= extent

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import os
-
 import psutil
 import torch
 
 from engine.errors import InvalidRequest
+from engine.native.library import library
+from engine.native.topology import topology
 
 MOST_THREADS = 64
 """Allowed on any machine; on larger ones, as many as there are logical CPUs."""
 
 
 def default_threads() -> int:
-    """One per physical core that this process may run on.
-
-    Two threads on one core's siblings share the load ports that a memory-bound kernel needs.
-    """
-    logical = psutil.cpu_count(logical=True) or 1
-    physical = psutil.cpu_count(logical=False) or logical
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else logical
-    siblings = max(1, logical // physical)
-    return max(1, min(physical, -(-allowed // siblings)))
+    """One per physical core that this process may use, less one where there are more than four
+    (engine.native.topology). At once: no measurement. `benchmarks/host_threads.py` measures which
+    count reads fastest."""
+    return topology().threads
 
 
 def apply_threads(wanted: int) -> int:
-    """Set torch's threads (0: the default) and return their number.
+    """Set torch's threads and the native library's (0: the default) and return their number.
+
+    The library's run on physical cores of the kinds that so many threads need, fast ones first.
 
     torch would really start as many as it is told, and thousands bring the whole machine to a halt.
     """
@@ -36,9 +33,11 @@ def apply_threads(wanted: int) -> int:
     if wanted > most:
         raise InvalidRequest(
             f"threads is {wanted}; this machine's CPUs can use {most} at most",
-            hint="0 takes one thread a physical core.",
+            hint="0 takes about one thread a physical core.",
             param="threads",
         )
     threads = wanted or default_threads()
     torch.set_num_threads(threads)
+    if (native := library()) is not None:
+        native.set_cpus(topology().cpus(threads))
     return threads

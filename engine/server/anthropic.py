@@ -80,7 +80,7 @@ class Anthropic:
             wanted=body.wanted(),
             stop_strings=body.stop_strings(),
         )
-        generation = await prepared(text, ready, turn)
+        generation = await prepared(service.prompts, request, text, ready, turn)
         answer = MessageAnswer(
             text.name, len(generation.prompt), edits=body.context_management is not None
         )
@@ -102,10 +102,10 @@ class Anthropic:
         messages = conversation(body.system, body.messages)
         service.check_model(body.model)
         text = await service.text()
-        with service.served():
-            prompt = await rendered(
-                text, messages, body.tool_use(), _variables(body, text), UNBOUNDED
-            )
+        prompt = await rendered(
+            *(service.counts, request, text, messages),
+            *(body.tool_use(), _variables(body, text), UNBOUNDED),
+        )
         return json_response({"input_tokens": len(prompt.tokens)})
 
     async def _frames(

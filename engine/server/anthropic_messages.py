@@ -8,6 +8,7 @@ import msgspec
 
 from engine.chat.conversation import Message
 from engine.errors import InvalidRequest
+from engine.server.nested import answering, refuse_unknown
 
 Blocks = str | list[dict[str, Any]]
 
@@ -38,7 +39,7 @@ def conversation(system: Blocks, turns: list[Turn]) -> list[Message]:
                 f"{where}.role is {turn.role!r}; user, assistant and system are known.",
                 param=f"{where}.role",
             )
-    return messages
+    return answering(messages)
 
 
 def _text_of(content: Blocks, where: str) -> str:
@@ -51,6 +52,17 @@ def _text_of(content: Blocks, where: str) -> str:
     )
 
 
+_FIELDS = {
+    "text": ("text",),
+    "document": ("source", "title", "context"),
+    "thinking": ("thinking", "signature"),
+    "redacted_thinking": ("data",),
+    # A caller is the assistant itself: nothing else can call here.
+    "tool_use": ("id", "name", "input", "caller"),
+    "tool_result": ("tool_use_id", "content", "is_error"),
+}
+
+
 def _kind(block: dict[str, Any], where: str, known: tuple[str, ...]) -> str:
     kind = block.get("type")
     if not isinstance(kind, str) or kind not in known:
@@ -59,6 +71,7 @@ def _kind(block: dict[str, Any], where: str, known: tuple[str, ...]) -> str:
             "This model reads text only.",
             param=where,
         )
+    refuse_unknown(block, where, _FIELDS[kind])
     return kind
 
 

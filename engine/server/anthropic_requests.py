@@ -16,6 +16,7 @@ from engine.server.answer_formats import answer_format
 from engine.server.anthropic_messages import Blocks, Turn
 from engine.server.anthropic_tools import tool_use_of
 from engine.server.bodies import in_range, sampling_in_range
+from engine.server.nested import CONTINUED
 from engine.server.openai_common import checked_stops, chosen_sampling
 from engine.server.tool_use import ToolUse
 
@@ -114,7 +115,7 @@ class MessagesRequest(CountRequest, kw_only=True):
         self.stop_strings()
         if self.messages[-1].role == "assistant":
             raise InvalidRequest(
-                "The last message is the assistant's: continuing an answer is not supported yet.",
+                CONTINUED,
                 param=f"messages.{len(self.messages) - 1}.role",
             )
         if self.thread.get("type") == "continue":

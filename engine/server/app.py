@@ -43,14 +43,19 @@ def create_app(
         ClientDisconnect: _hung_up,
         Exception: _unexpected,
     }
+    serving = [
+        *openai.routes(service),
+        *completions.routes(service),
+        *responses.routes(service),
+        *tokens.routes(service),
+        *anthropic.routes(service),
+    ]
+    for route in serving:
+        route.app = Served(service, route.app)
     app = Starlette(
         routes=[
-            *openai.routes(service),
-            *completions.routes(service),
-            *responses.routes(service),
-            *tokens.routes(service),
+            *serving,
             *models.routes(service),
-            *anthropic.routes(service),
             *control.routes(service, ownership, end),
         ],
         exception_handlers=handlers,
@@ -103,6 +108,20 @@ async def _unexpected(request: Request, _error: Exception) -> Response:
         request.url.path,
         HeadraceError("The server made a mistake with this request; its log has the details."),
     )
+
+
+class Served:
+    """Around an endpoint that uses the model: whoever waits for it, from the request's head to the
+    answer's last byte, keeps the server alive.
+    """
+
+    def __init__(self, service: Service, app: ASGIApp) -> None:
+        self._service = service
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._service.served():
+            await self._app(scope, receive, send)
 
 
 class AccessLog:

@@ -176,11 +176,7 @@ def _invalid(text: str, value: dict[str, Any], tags: tuple[str, ...]) -> Invalid
     prefix = f"{path}." if path else ""
     if unknown := _UNKNOWN.match(problem):
         field = prefix + unknown.group("name")
-        return InvalidRequest(
-            f"The parameter {field!r} is not supported.",
-            hint="Leave it out. Nothing that would change the answer is ignored in silence.",
-            param=field,
-        )
+        return unsupported(field)
     if missing := _MISSING.match(problem):
         field = prefix + missing.group("name")
         return InvalidRequest(f"The parameter {field!r} is missing.", param=field)
@@ -195,6 +191,14 @@ def _invalid(text: str, value: dict[str, Any], tags: tuple[str, ...]) -> Invalid
     if inside:
         return InvalidRequest(f"A value in {outer} must be {allowed}.", param=outer)
     return InvalidRequest(f"{path} is {_shown(value, path)}; it must be {allowed}.", param=path)
+
+
+def unsupported(field: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"The parameter {field!r} is not supported.",
+        hint="Leave it out. Nothing that would change the answer is ignored in silence.",
+        param=field,
+    )
 
 
 def _shown(value: Any, path: str) -> str:

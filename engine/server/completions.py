@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 
 from starlette.requests import Request
@@ -36,13 +35,19 @@ class Completions:
 
     async def completions(self, request: Request) -> Response:
         service = self._service
-        body = convert(parse_json(await read_body(request)), CompletionRequest)
+        body = convert(
+            parse_json(await read_body(request)),
+            CompletionRequest,
+            null_is_absent=("stream_options",),
+        )
         body.check()
         service.check_model(body.model)
         text, ready = await service.ready()
         given = body.prompts(ready.vocab_size)
         with explained(ready, service.link.options):
-            prompts = [await _tokens(text, prompt, ready.context_tokens) for prompt in given]
+            prompts = [
+                await self._tokens(request, text, prompt, ready.context_tokens) for prompt in given
+            ]
         sources = [
             self._source(body, text, ready, prompt, choice)
             for prompt in prompts
@@ -64,6 +69,15 @@ class Completions:
             usage_wanted=body.usage_wanted,
         )
 
+    async def _tokens(
+        self, request: Request, text: TextModel, prompt: Prompt, context_tokens: int
+    ) -> list[int]:
+        if isinstance(prompt, str):
+            return await self._service.prompts.run(
+                request, text.text_prompt, prompt, context_tokens=context_tokens
+            )
+        return fitting(prompt, context_tokens, "prompt")
+
     def _source(
         self, body: CompletionRequest, text: TextModel, ready: Ready, prompt: list[int], choice: int
     ) -> AsyncGenerator[GenerationEvent, None]:
@@ -82,12 +96,6 @@ class Completions:
             grammar=structured_answer(PLAIN, wanted, special, "none") if wanted else "",
         )
         return generate(self._service.link, text.tokenizer, generation)
-
-
-async def _tokens(text: TextModel, prompt: Prompt, context_tokens: int) -> list[int]:
-    if isinstance(prompt, str):
-        return await asyncio.to_thread(text.text_prompt, prompt, context_tokens=context_tokens)
-    return fitting(prompt, context_tokens, "prompt")
 
 
 def _text(text: TextModel, prompt: Prompt) -> str:

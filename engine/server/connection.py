@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import sys
 from http import HTTPStatus
 from typing import Literal
@@ -65,6 +66,12 @@ class Connection(H11Protocol):
     _received_before = 0
     """What had come when the clock was set."""
     _refused = False
+    _owed_since = 0.0
+
+    @property
+    def idle_since(self) -> float:
+        """Since when, in the loop's time, a request or its head is owed; infinite where none is."""
+        return self._owed_since if self._owed in ("request", "head") else math.inf
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -109,6 +116,7 @@ class Connection(H11Protocol):
         if self._clock is not None:
             self._clock.cancel()
         self._owed, self._clock = owed, None
+        self._owed_since = self.loop.time()
         self._received_before = self._received
         if owed is not None:
             seconds = {"request": KEEP_ALIVE_S, "head": HEAD_S, "body": BODY_S}[owed]

@@ -24,7 +24,7 @@ def remedy(ready: Ready, options: EngineOptions) -> str:
     """A sentence about the limit on a request's tokens, `ready.context_tokens`."""
     most = ready.model_context_tokens
     if ready.context_tokens >= most:
-        return "That is all that this model can take."
+        return "The limit is the model's own: no option raises it."
     if 0 < options.context_tokens <= ready.context_tokens:
         return f"Or start Headrace with a larger --context: the model takes up to {most} tokens."
     if options.kv_tokens:

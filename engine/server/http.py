@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from engine.chat.text_model import PromptTooLong
-from engine.errors import HeadraceError
+from engine.errors import HeadraceError, told
 
 T = TypeVar("T")
 
@@ -99,7 +99,7 @@ def sentence(error: HeadraceError) -> str:
     message = error.message
     if len(message) > MAX_MESSAGE_CHARS:
         message = f"{message[: MAX_MESSAGE_CHARS - 3]}..."
-    return f"{message} {error.hint}" if error.hint else message
+    return told(message, error.hint)
 
 
 def is_anthropic(path: str) -> bool:

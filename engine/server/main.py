@@ -8,17 +8,18 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import uvicorn
 
 from engine.chat.model_files import locate
-from engine.errors import ErrorRecord
+from engine.errors import ErrorRecord, told
 from engine.options import DEFAULT_PORT, EngineOptions
 from engine.server import listening
+from engine.server.accepting import Acceptor, connection_bound
 from engine.server.app import create_app
 from engine.server.connection import KEEP_ALIVE_S, Connection
 from engine.server.ownership import Ownership
@@ -82,7 +83,28 @@ def serve(options: ServeOptions) -> None:
 
 
 class _Uvicorn(uvicorn.Server):
-    """Signals are this program's: uvicorn's handlers raise them again before it has cleaned up."""
+    """Signals are this program's: uvicorn's handlers raise them again before it has cleaned up.
+
+    So is accepting: see Acceptor.
+    """
+
+    _accepting: Sequence[asyncio.Task[None]] = ()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup([])
+
+        def make() -> Connection:
+            return Connection(self.config, self.server_state, self.lifespan.state)
+
+        connections = cast(set[Connection], self.server_state.connections)
+        acceptor = Acceptor(connections, make, connection_bound())
+        self._accepting = [asyncio.create_task(acceptor.accept_on(one)) for one in sockets or ()]
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for task in self._accepting:
+            task.cancel()
+        await asyncio.wait(self._accepting)
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -164,7 +186,7 @@ class _Run:
             self._end("the model was given up")
         else:
             # The owner shows this log; without one the program's last line says the same.
-            log.error("the model was given up: %s %s", failure.message, failure.hint)
+            log.error("the model was given up: %s", told(failure.message, failure.hint))
 
     def _end(self, reason: str) -> None:
         if not self._ending.is_set():

@@ -35,7 +35,7 @@ class Chat:
         body = convert(
             parse_json(await read_body(request)),
             ChatRequest,
-            null_is_absent=("messages",),
+            null_is_absent=("messages", "stream_options", "response_format"),
             tags=ROLES,
         )
         body.check()
@@ -54,7 +54,7 @@ class Chat:
             logprobs=body.top_logprobs if body.logprobs else -1,
         )
         with explained(ready, service.link.options):
-            generation = await prepared(text, ready, turn)
+            generation = await prepared(service.prompts, request, text, ready, turn)
         choices = [
             replace(generation, sampling=seeded(generation.sampling, n)) for n in range(body.n)
         ]
@@ -69,6 +69,7 @@ class Chat:
 
 
 def _template_variables(body: ChatRequest, text: TextModel) -> dict[str, Any]:
+    text.check_read(body.chat_template_kwargs, "chat_template_kwargs")
     switch = {} if body.thinks is None else text.thinking_variables(on=body.thinks)
     variables = text.effort_variables(body.reasoning_effort, "reasoning_effort")
     for name, value in variables.items():

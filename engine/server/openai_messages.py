@@ -8,6 +8,7 @@ import msgspec
 
 from engine.chat.conversation import Message
 from engine.errors import InvalidRequest
+from engine.server.nested import answering, refuse_unknown
 
 Content = str | list[dict[str, Any]]
 
@@ -32,15 +33,17 @@ class UserTurn(_Turn, tag="user", kw_only=True):
     pass
 
 
-class CalledFunction(msgspec.Struct, kw_only=True):
+class CalledFunction(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     name: str
     arguments: str | dict[str, Any] = "{}"
 
 
-class ToolCall(msgspec.Struct, kw_only=True):
+class ToolCall(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     function: CalledFunction
     id: str = ""
     type: str = "function"
+    index: int = 0
+    """Of a streamed call, replayed; they are in order."""
 
 
 class AssistantTurn(_Turn, tag="assistant", kw_only=True):
@@ -69,7 +72,7 @@ ROLES = tuple(str(turn.__struct_config__.tag) for turn in get_args(ChatMessage))
 
 def conversation(messages: list[ChatMessage]) -> list[Message]:
     """The messages as templates read them. Raises InvalidRequest naming the part at fault."""
-    return [_message(turn, f"messages[{index}]") for index, turn in enumerate(messages)]
+    return answering([_message(turn, f"messages[{index}]") for index, turn in enumerate(messages)])
 
 
 def _message(turn: ChatMessage, where: str) -> Message:
@@ -132,5 +135,6 @@ def plain_text(content: Content, where: str) -> str:
             )
         if not isinstance(text, str):
             raise InvalidRequest(f"{where}[{index}].text is not text.", param=f"{where}[{index}]")
+        refuse_unknown(part, f"{where}[{index}]", ("refusal" if kind == "refusal" else "text",))
         texts.append(text)
     return "\n".join(texts)

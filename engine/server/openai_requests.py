@@ -8,8 +8,9 @@ import msgspec
 
 from engine.errors import InvalidRequest
 from engine.server.bodies import in_range
+from engine.server.nested import CONTINUED
 from engine.server.openai_common import MAX_TOP_LOGPROBS, CommonFields
-from engine.server.openai_messages import ChatMessage
+from engine.server.openai_messages import AssistantTurn, ChatMessage
 from engine.server.openai_tools import tool_use_of
 from engine.server.tool_use import ToolUse
 
@@ -53,6 +54,8 @@ class ChatRequest(CommonFields, kw_only=True):
             raise InvalidRequest("top_logprobs needs logprobs: true.", param="top_logprobs")
         if not self.messages:
             raise InvalidRequest("messages is empty; send at least one.", param="messages")
+        if isinstance(self.messages[-1], AssistantTurn):
+            raise InvalidRequest(CONTINUED, param=f"messages[{len(self.messages) - 1}].role")
         if self.functions or self.function_call not in ("none", "auto"):
             raise InvalidRequest(
                 "functions and function_call are not supported; tools and tool_choice are what "

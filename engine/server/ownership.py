@@ -109,9 +109,19 @@ class Ownership:
         return self._state.owner_pid
 
     def publish(self) -> None:
-        _remove_left_behind()
-        write_private(self._token_file, self.token.encode())
-        self._write_state()
+        """A server whose folder cannot be written runs without a record: no app finds it then."""
+        try:
+            _remove_left_behind()
+            write_private(self._token_file, self.token.encode())
+            self._write_state()
+        except OSError as error:
+            self.withdraw()
+            log.warning(
+                "%s cannot be written (%s), so that the app will not find this server; "
+                "HEADRACE_HOME names another folder",
+                paths.home(),
+                error.strerror,
+            )
 
     def withdraw(self) -> None:
         for file in (self._state_file, self._token_file):

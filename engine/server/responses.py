@@ -74,7 +74,7 @@ class Responses:
             logprobs=body.logprobs,
         )
         with explained(ready, service.link.options):
-            generation = await prepared(text, ready, turn)
+            generation = await prepared(service.prompts, request, text, ready, turn)
         events = generate(service.link, text.tokenizer, generation)
         answer = ResponseAnswer(body, text.name, tools, text.tokenizer)
 
@@ -104,7 +104,10 @@ class Responses:
         text = await service.text()
         with service.served():
             use = body.response_tools().use
-            prompt = await rendered(text, messages, use, _variables(body, text), UNBOUNDED)
+            prompt = await rendered(
+                *(service.counts, request, text, messages, use),
+                *(_variables(body, text), UNBOUNDED),
+            )
         return json_response(
             {"object": "response.input_tokens", "input_tokens": len(prompt.tokens)}
         )

@@ -157,10 +157,6 @@ class RuntimeLink:
 
     # --- requests -----------------------------------------------------------------------------
 
-    @property
-    def live_requests(self) -> int:
-        return len(self._streams)
-
     def unavailable(self) -> RuntimeUnavailable:
         """Why no request can be served now, as an error with the cause's own words."""
         if self.state == "failed" and self.error is not None:

@@ -12,6 +12,7 @@ from engine.chat.text_model import TextModel, load_text_model
 from engine.errors import HeadraceError, ModelFilesError, ModelNotFound
 from engine.messages import Ready, Stats
 from engine.server.runtime_link import RuntimeLink
+from engine.server.text_work import TextWork
 
 
 def _load(place: ModelPlace, family: str) -> TextModel:
@@ -35,6 +36,9 @@ class Service:
         self.created = int(time.time())
         self.stopping = asyncio.Event()
         """Set when the server ends: endless streams close."""
+        self.prompts = TextWork("prompt", threads=4)
+        self.counts = TextWork("count", threads=2)
+        """Apart from prompts: who only wants a number keeps nobody from an answer."""
         self.serving = 0
         self.last_served = time.monotonic()
         self._text: TextModel | None = None
@@ -50,6 +54,8 @@ class Service:
 
     async def close(self) -> None:
         self.stopping.set()
+        self.prompts.close()
+        self.counts.close()
         await self.link.close()
         if self._loading is not None:
             with contextlib.suppress(asyncio.CancelledError):

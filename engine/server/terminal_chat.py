@@ -6,9 +6,10 @@ import asyncio
 import codecs
 import contextlib
 import os
+import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,10 @@ from engine.server.context_limit import explained
 from engine.server.generation import Ended, Generation, generate
 from engine.server.output import Delta
 from engine.server.runtime_link import RuntimeLink
+
+_CTRL_C = "\x03"
+"""Stands among the typed lines, which end with a line break."""
+_INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ async def chat(options: ChatOptions) -> int:
         if options.prompt is not None:
             await talk.turn(options.prompt)
         else:
-            await talk.loop()
+            return await talk.loop()
     finally:
         await link.close()
     return 0
@@ -70,6 +75,7 @@ class _Talk:
         self._ready = ready
         self._sampling: Sampling = msgspec.structs.replace(text.defaults, **options.sampling)
         self._messages: list[Message] = []
+        self._answering: asyncio.Task[None] | None = None
         if options.system:
             self._messages.append({"role": "system", "content": options.system})
 
@@ -88,45 +94,92 @@ class _Talk:
             sampling=self._sampling,
             stop_tokens=self._text.end_tokens,
         )
-        pieces = []
-        async for event in generate(self._link, self._text.tokenizer, generation):
-            match event:
-                case Delta():
-                    pieces.append(event.text)
-                    print(event.text, end="", flush=True)
-                case Ended():
-                    print(flush=True)
+        pieces: list[str] = []
+        try:
+            async for event in generate(self._link, self._text.tokenizer, generation):
+                match event:
+                    case Delta():
+                        pieces.append(event.text)
+                        print(event.text, end="", flush=True)
+                    case Ended():
+                        print(flush=True)
+        except asyncio.CancelledError:
+            print(flush=True)
+            if not pieces:
+                raise  # a question without an answer would stand before the next one
         self._messages = [*asked, {"role": "assistant", "content": "".join(pieces)}]
 
-    async def loop(self) -> None:
-        """Turns until the end of input or /quit; an error ends the turn, not the talk."""
+    async def loop(self) -> int:
+        """Turns until the end of input or /quit; an error ends the turn, not the talk.
+
+        In a terminal Ctrl-C ends an answer; at the prompt, twice in a row, the talk. Returns the
+        exit code.
+        """
         shown = sys.stdin.isatty()
         lines = _typed_lines()
-        if shown:
-            print(f"{self._text.name}: /new starts over, /quit ends.", file=sys.stderr)
+        if not shown:
+            return await self._turns(lines, shown=False)
+        keys = "Ctrl-C stops an answer, /new starts over, /quit or Ctrl-D ends."
+        print(f"{self._text.name}: {keys}", file=sys.stderr)
+
+        def interrupted() -> None:
+            if self._answering is not None:
+                self._answering.cancel()
+            else:
+                lines.put_nowait(_CTRL_C)
+
+        with _interrupts(interrupted):
+            return await self._turns(lines, shown=True)
+
+    async def _turns(self, lines: asyncio.Queue[str], *, shown: bool) -> int:
+        line = ""
         while True:
             if shown:
                 print("> ", end="", file=sys.stderr, flush=True)
-            line = await lines.get()
-            if not line or line.strip() == "/quit":
-                return
-            if line.strip() == "/new":
+            before, line = line, await lines.get()
+            if line == _CTRL_C:
+                print(file=sys.stderr)
+                if before == _CTRL_C:
+                    return _INTERRUPTED
+                print("Once more, /quit or Ctrl-D ends.", file=sys.stderr)
+            elif not line or line.strip() == "/quit":
+                return 0
+            elif line.strip() == "/new":
                 self._messages = [m for m in self._messages if m["role"] == "system"]
             elif line.strip():
-                try:
-                    await self.turn(line.strip())
-                except HeadraceError as error:
-                    print(f"error: {error.message}", file=sys.stderr)
-                    if self._link.state == "failed":
-                        raise
-                    self._ready = await self._link.wait_loaded()
+                self._answering = asyncio.create_task(self._tried(line.strip()))
+                await asyncio.wait({self._answering})
+                answered, self._answering = self._answering, None
+                if not answered.cancelled():
+                    answered.result()
+
+    async def _tried(self, prompt: str) -> None:
+        """A turn; after an error, until the model answers again."""
+        try:
+            await self.turn(prompt)
+        except HeadraceError as error:
+            print(f"error: {error.message}", file=sys.stderr)
+            if self._link.state == "failed":
+                raise
+            self._ready = await self._link.wait_loaded()
+
+
+@contextlib.contextmanager
+def _interrupts(heard: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C calls `heard` in the loop, and does nothing else."""
+    loop = asyncio.get_running_loop()
+    before = signal.signal(signal.SIGINT, lambda *_: loop.call_soon_threadsafe(heard))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _typed_lines() -> asyncio.Queue[str]:
     """Lines of standard input as they come; "" at its end.
 
-    Read by a daemon thread: nothing interrupts a thread that waits for the terminal, and Ctrl-C
-    must end the program there too.
+    Read by a daemon thread: nothing interrupts a thread that waits for the terminal, and the
+    program must be able to end there too.
     """
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[str] = asyncio.Queue()

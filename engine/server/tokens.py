@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import msgspec
@@ -73,12 +72,15 @@ class Tokens:
             if body.messages:
                 tools = tool_use_of(body.tools, "auto", several=True)
                 messages = conversation(body.messages)
-                prompt = await rendered(text, messages, tools, body.chat_template_kwargs, UNBOUNDED)
+                prompt = await rendered(
+                    *(self._service.counts, request, text, messages, tools),
+                    *(body.chat_template_kwargs, UNBOUNDED),
+                )
                 tokens = prompt.tokens
             else:
                 plain, special = _plain(body)
-                tokens = await asyncio.to_thread(
-                    text.tokenizer.encode, plain, add_special_tokens=special
+                tokens = await self._service.counts.run(
+                    request, text.tokenizer.encode, plain, add_special_tokens=special
                 )
         labels = [text.tokenizer.token_label(token) for token in tokens]
         ready = self._service.link.ready

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+
+from starlette.requests import Request
 
 from engine.chat.conversation import Message
 from engine.chat.structured import AnswerFormat, enforced_calls, structured_answer
 from engine.chat.text_model import ChatPrompt, TextModel
 from engine.messages import Ready, Sampling
 from engine.server.generation import Generation
+from engine.server.text_work import TextWork
 from engine.server.tool_use import NO_TOOLS, ToolUse
 
 
@@ -31,6 +33,8 @@ class Turn:
 
 
 async def rendered(
+    work: TextWork,
+    request: Request,
     text: TextModel,
     messages: list[Message],
     tools: ToolUse,
@@ -38,7 +42,8 @@ async def rendered(
     context_tokens: int,
 ) -> ChatPrompt:
     """The prompt of a turn. Raises InvalidRequest, and PromptTooLong."""
-    return await asyncio.to_thread(
+    return await work.run(
+        request,
         text.chat_prompt,
         messages,
         context_tokens=context_tokens,
@@ -47,10 +52,14 @@ async def rendered(
     )
 
 
-async def prepared(text: TextModel, ready: Ready, turn: Turn) -> Generation:
+async def prepared(
+    work: TextWork, request: Request, text: TextModel, ready: Ready, turn: Turn
+) -> Generation:
     """Raises InvalidRequest, and PromptTooLong."""
     tools = turn.tools
-    prompt = await rendered(text, turn.messages, tools, turn.variables, ready.context_tokens)
+    prompt = await rendered(
+        work, request, text, turn.messages, tools, turn.variables, ready.context_tokens
+    )
     room = ready.context_tokens - len(prompt.tokens)
     parser = partial(
         text.speaking(tools=bool(tools.callable)).parser,
@@ -68,7 +77,7 @@ async def prepared(text: TextModel, ready: Ready, turn: Turn) -> Generation:
         logprobs=turn.logprobs,
         # Without calls and without reasoning output is text as it comes.
         parser=parser if text.thinks or tools.callable else None,
-        grammar=await asyncio.to_thread(_grammar, text, turn, prompt) if held else "",
+        grammar=await work.run(request, _grammar, text, turn, prompt) if held else "",
         one_call=not tools.several,
         only_calls=tools.enforced,
     )

@@ -24,6 +24,9 @@ from app.ui.application import Headrace
 
 Opener = Callable[..., Headrace]
 
+PATIENCE_S = 60.0
+"""Nothing takes so long, on a machine that is busy with other things too: a wait for what comes."""
+PATIENCE_MS = round(1000 * PATIENCE_S)
 STAND_IN = Path(__file__).with_name("stand_in_server.py")
 _HARMLESS = (
     "OpenType support missing for",  # a random model writes in every script there is
@@ -56,7 +59,7 @@ def nothing_left() -> Iterator[None]:
     threads = set(threading.enumerate())
     processes = {child.pid for child in psutil.Process().children(recursive=True)}
     yield
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         left = [
             child
@@ -113,17 +116,16 @@ def open_app(qapp: QApplication, qtbot: QtBot) -> Iterator[Callable[..., Headrac
 
 def close_app(headrace: Headrace, qtbot: QtBot) -> None:
     headrace.quit()
-    qtbot.waitUntil(lambda: not headrace.engine.supervisor.running, timeout=15_000)
+    qtbot.waitUntil(lambda: not headrace.engine.supervisor.running, timeout=PATIENCE_MS)
     headrace.close()
 
 
-def ready(headrace: Headrace, qtbot: QtBot, timeout_s: float = 20.0) -> None:
+def ready(headrace: Headrace, qtbot: QtBot) -> None:
     """Wait for an engine that answers and whose figures have come."""
     engine = headrace.engine
-    milliseconds = round(1000 * timeout_s)
-    qtbot.waitUntil(lambda: engine.view.phase is Phase.READY, timeout=milliseconds)
+    qtbot.waitUntil(lambda: engine.view.phase is Phase.READY, timeout=PATIENCE_MS)
     qtbot.waitUntil(
-        lambda: engine.stats.state == "ready" and engine.stats.model != "", timeout=milliseconds
+        lambda: engine.stats.state == "ready" and engine.stats.model != "", timeout=PATIENCE_MS
     )
 
 
@@ -135,9 +137,9 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     """For things outside this process's event loop."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, "timed out"
         time.sleep(0.02)

@@ -14,7 +14,7 @@ from app.ui import window
 from app.ui.application import Headrace
 from app.ui.widgets.code_block import CodeBlock
 from app.ui.widgets.message_view import AssistantMessage
-from tests.app.conftest import Opener, ready
+from tests.app.conftest import PATIENCE_MS, Opener, ready
 
 
 class TestChat:
@@ -32,7 +32,7 @@ class TestChat:
 
     def done(self, headrace: Headrace, qtbot: QtBot) -> AssistantMessage:
         page = headrace.window.chat
-        qtbot.waitUntil(lambda: not page.session.busy, timeout=10_000)
+        qtbot.waitUntil(lambda: not page.session.busy, timeout=PATIENCE_MS)
         view = page.views[-1]
         assert isinstance(view, AssistantMessage)
         return view
@@ -48,7 +48,7 @@ class TestChat:
     def test_a_refusal_is_shown_with_a_way_to_try_again(self, chat: Headrace, qtbot: QtBot) -> None:
         self.type_and_send(chat, qtbot, "refuse")
         view = self.done(chat, qtbot)
-        assert view.error == "the prompt is too long Shorten it."
+        assert view.error == "the prompt is too long. Shorten it."
         view.retry.emit()
         assert self.done(chat, qtbot).error
         assert len(chat.window.chat.views) == 2
@@ -64,6 +64,26 @@ class TestChat:
         assert view.message.text == "Hello there"
         assert view.error == "the runtime died"
 
+    @pytest.mark.parametrize(("pause", "rated"), [("0", False), ("0.01", True)])
+    def test_a_rate_is_told_of_what_came_over_time(
+        self,
+        open_app: Opener,
+        stand_in: Callable[..., None],
+        qtbot: QtBot,
+        monkeypatch: pytest.MonkeyPatch,
+        pause: str,
+        rated: bool,
+    ) -> None:
+        """What came in one burst tells the speed of the window, not of the engine."""
+        if not rated:
+            monkeypatch.setattr("app.ui.chat_session._RATED_S", 30.0)
+        stand_in(reply='["x "' + ', "x "' * 42 + "]", pause=pause)
+        headrace = open_app(start_engine_at_launch=True)
+        ready(headrace, qtbot)
+        self.type_and_send(headrace, qtbot, "hi")
+        note = self.done(headrace, qtbot).message.note
+        assert "43 tokens" in note and ("tok/s" in note) == rated
+
     def test_stop_keeps_what_came(
         self, open_app: Opener, stand_in: Callable[..., None], qtbot: QtBot
     ) -> None:
@@ -72,7 +92,9 @@ class TestChat:
         ready(headrace, qtbot)
         self.type_and_send(headrace, qtbot, "hi")
         page = headrace.window.chat
-        qtbot.waitUntil(lambda: len(page.session.conversation.messages[-1].text) > 10)
+        qtbot.waitUntil(
+            lambda: len(page.session.conversation.messages[-1].text) > 10, timeout=PATIENCE_MS
+        )
         assert page.composer.send.accessibleName() == "Stop"
         page.composer.send.click()
         view = self.done(headrace, qtbot)
@@ -92,8 +114,8 @@ class TestChat:
         self.type_and_send(headrace, qtbot, "hi")
         page = headrace.window.chat
         bar = page.scroller.verticalScrollBar()
-        qtbot.waitUntil(lambda: bar.maximum() > 100, timeout=5_000)
-        qtbot.waitUntil(lambda: bar.value() == bar.maximum())
+        qtbot.waitUntil(lambda: bar.maximum() > 100, timeout=PATIENCE_MS)
+        qtbot.waitUntil(lambda: bar.value() == bar.maximum(), timeout=PATIENCE_MS)
         bar.setValue(10)  # a reader who looks at the beginning is left there
         view = self.done(headrace, qtbot)
         qtbot.wait(50)
@@ -136,7 +158,7 @@ class TestChat:
         stand_in("failed-model")
         headrace = open_app(start_engine_at_launch=True)
         self.type_and_send(headrace, qtbot, "hi")
-        assert self.done(headrace, qtbot).error == "shard 2 is missing Fetch it."
+        assert self.done(headrace, qtbot).error == "shard 2 is missing. Fetch it."
 
     def test_without_an_engine(self, open_app: Opener, qtbot: QtBot) -> None:
         headrace = open_app()

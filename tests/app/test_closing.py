@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 from PySide6.QtCore import QTimer
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QMessageBox
 from pytestqt.qtbot import QtBot
 
+from app import cli
 from app.core import settings
 from app.ui import tray
 from app.ui.close_dialog import CloseDialog
 from app.ui.single_instance import Launch, SingleInstance, settle
-from tests.app.conftest import Opener
+from tests.app.conftest import PATIENCE_MS, Opener
 
 
 class Closer:
@@ -31,6 +32,8 @@ class Closer:
             self.seen.append(dialog.words.text())
             if choice == "escape":
                 dialog.reject()
+            elif choice == "cancel":
+                dialog.cancel.click()
             else:
                 (dialog.keep if choice == "hide" else dialog.quit).click()
 
@@ -69,8 +72,8 @@ class TestClosing:
     ) -> None:
         headrace = open_app()
         closer = Closer()
-        for _ in range(2):
-            closer.answer("escape")
+        for choice in ("escape", "cancel"):
+            closer.answer(choice)
             headrace.window.close()
         assert len(closer.seen) == 2
         assert headrace.window.isVisible()
@@ -79,7 +82,7 @@ class TestClosing:
     def test_quit_quits(self, open_app: Opener, with_tray: object, qtbot: QtBot) -> None:
         headrace = open_app()
         Closer().answer("quit")
-        with qtbot.waitSignal(headrace.engine.idle):
+        with qtbot.waitSignal(headrace.engine.idle, timeout=PATIENCE_MS):
             headrace.window.close()
         assert settings.load().on_close == "quit"
 
@@ -119,9 +122,9 @@ class TestSingleInstance:
         second = subprocess.Popen(
             [sys.executable, "-m", "app.cli"], stdout=subprocess.PIPE, text=True
         )
-        with qtbot.waitSignal(first.raised, timeout=15_000):
+        with qtbot.waitSignal(first.raised, timeout=PATIENCE_MS):
             pass
-        qtbot.waitUntil(lambda: second.poll() is not None, timeout=10_000)
+        qtbot.waitUntil(lambda: second.poll() is not None, timeout=PATIENCE_MS)
         assert second.returncode == 0
         assert "runs already" in second.communicate()[0]
         first.release()
@@ -163,3 +166,26 @@ class TestSingleInstance:
         first.release()
         assert settle(second, patience_s=0) is Launch.FIRST
         second.release()
+
+
+def test_a_home_that_cannot_be_written_is_told_with_the_way_out(
+    qapp: QApplication,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "file").write_text("")
+    home = tmp_path / "file" / "home"
+    monkeypatch.setenv("HEADRACE_HOME", str(home))
+    words: list[str] = []
+
+    def read_and_close() -> None:
+        box = qapp.activeModalWidget()
+        assert isinstance(box, QMessageBox)
+        words.append(box.text())
+        box.close()
+
+    QTimer.singleShot(200, read_and_close)
+    assert cli.main([]) == 1
+    assert str(home) in words[0] and "HEADRACE_HOME" in words[0]
+    assert capsys.readouterr().err == f"{words[0]}\n"

@@ -16,6 +16,7 @@ from app.ui.widgets import message_editor
 from app.ui.widgets.composer import Composer
 from app.ui.widgets.copy_button import CopyButton
 from app.ui.widgets.message_view import UserMessage
+from tests.app.conftest import PATIENCE_MS
 
 WORDS = "The quick brown fox jumps over. "
 LONG = {"words": WORDS * 32_000, "lines": "a line\n" * 150_000, "no blank": "x" * 1_000_000}
@@ -99,7 +100,7 @@ def test_keys_that_come_fast_are_laid_out_together(composer: Composer, qtbot: Qt
         for kind in (QEvent.Type.KeyPress, QEvent.Type.KeyRelease):
             event = QKeyEvent(kind, 0, Qt.KeyboardModifier.NoModifier, letter)
             QApplication.postEvent(composer.editor, event)
-    qtbot.waitUntil(lambda: composer.editor.toPlainText().endswith("ä b"))
+    qtbot.waitUntil(lambda: composer.editor.toPlainText().endswith("ä b"), timeout=PATIENCE_MS)
     assert composer.editor.toPlainText() == "a" * 3_000 + "ä b" * 1_000
     assert len(changes) < 30
 

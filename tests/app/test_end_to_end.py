@@ -1,6 +1,7 @@
 """The app with the real engine on a tiny model: it streams, survives, and leaves nothing."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -24,11 +25,12 @@ from app.core.supervisor import Phase
 from app.ui import chat_session, window
 from app.ui.application import Headrace
 from app.ui.widgets.message_view import AssistantMessage
-from tests.app.conftest import Opener, alive, close_app, ready, wait_until
+from engine import paths
+from tests.app.conftest import PATIENCE_MS, Opener, alive, close_app, ready, wait_until
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="session")
@@ -108,7 +110,7 @@ def check_chat(headrace: Headrace, qtbot: QtBot) -> None:
         threads.update(thread.name for thread in threading.enumerate())
 
     headrace.window.chat.session.changed.connect(changed)
-    qtbot.waitUntil(lambda: not headrace.window.chat.session.busy, timeout=30_000)
+    qtbot.waitUntil(lambda: not headrace.window.chat.session.busy, timeout=PATIENCE_MS)
     assert message.state is MessageState.DONE, message.error
     assert message.text and view.views
     assert lengths == sorted(lengths)
@@ -117,7 +119,7 @@ def check_chat(headrace: Headrace, qtbot: QtBot) -> None:
 
 
 def check_dashboard(headrace: Headrace, qtbot: QtBot) -> None:
-    qtbot.waitUntil(lambda: headrace.engine.stats.requests_finished == 1, timeout=5_000)
+    qtbot.waitUntil(lambda: headrace.engine.stats.requests_finished == 1, timeout=PATIENCE_MS)
     stats = headrace.engine.stats
     assert stats.expert_slots == 4 and stats.expert_hits + stats.expert_misses > 0
     dashboard = headrace.window.dashboard
@@ -129,7 +131,7 @@ def kill_runtime(headrace: Headrace, qtbot: QtBot) -> None:
     """Its server restarts it."""
     server = headrace.engine.server_pid
     os.kill(headrace.engine.stats.runtime_pid, signal.SIGKILL)
-    qtbot.waitUntil(lambda: headrace.engine.stats.runtime_restarts == 1, timeout=20_000)
+    qtbot.waitUntil(lambda: headrace.engine.stats.runtime_restarts == 1, timeout=PATIENCE_MS)
     ready(headrace, qtbot)
     assert headrace.engine.server_pid == server
 
@@ -138,8 +140,10 @@ def kill_server(headrace: Headrace, qtbot: QtBot) -> None:
     """The app restarts it and says why it had to."""
     before = family(headrace.engine.server_pid)
     assert len(before) >= 2
+    phases: list[Phase] = []
+    headrace.engine.view_changed.connect(lambda view: phases.append(view.phase))
     os.kill(before[0], signal.SIGKILL)
-    qtbot.waitUntil(lambda: headrace.engine.view.phase is Phase.BACKING_OFF, timeout=5_000)
+    qtbot.waitUntil(lambda: Phase.BACKING_OFF in phases, timeout=PATIENCE_MS)
     banner = headrace.window.dashboard.banner
     assert "SIGKILL" in banner.text
     ready(headrace, qtbot)
@@ -159,7 +163,7 @@ def app_process(tiny_model: Path) -> Iterator[Callable[..., tuple[int, Callable[
         environment = os.environ | {"HEADRACE_DEBUG_OWNER_GRACE": str(grace_s)}
         app = subprocess.Popen([sys.executable, "-m", "app.cli", "--hidden"], env=environment)
         started.append(app)
-        wait_until(lambda: bool(server_record.running_servers()), 20)
+        wait_until(lambda: bool(server_record.running_servers()))
         (record,) = server_record.running_servers()
         assert record.owner_pid == app.pid
 
@@ -190,7 +194,9 @@ def test_a_server_outlives_a_killed_app_and_is_adopted(
     ready(headrace, qtbot)
     assert headrace.engine.server_pid == pid
     assert headrace.engine.view.adopted
-    qtbot.waitUntil(lambda: server_record.running_servers()[0].owner_pid == os.getpid())
+    qtbot.waitUntil(
+        lambda: server_record.running_servers()[0].owner_pid == os.getpid(), timeout=PATIENCE_MS
+    )
     pids = family(pid)
     close_app(headrace, qtbot)
     wait_until(lambda: all_gone(pids))
@@ -203,9 +209,11 @@ def test_a_server_that_nobody_adopts_ends(
     wait_until(lambda: len(family(pid)) > 1)
     pids = family(pid)
     kill_app()
-    assert alive(pid)
-    wait_until(lambda: all_gone(pids), 20)
+    wait_until(lambda: all_gone(pids))
     assert not server_record.running_servers()
+    # It was not ended with the app, but ended itself.
+    log = (paths.log_folder() / "server.log").read_text(encoding="utf-8")
+    assert re.search(r"the server ends: its owner, process \d+, is gone", log), log
 
 
 def test_the_app_ends_in_order_on_a_signal(
@@ -215,7 +223,7 @@ def test_the_app_ends_in_order_on_a_signal(
     (record,) = server_record.running_servers()
     pids = [*family(pid), record.owner_pid]
     os.kill(record.owner_pid, signal.SIGTERM)
-    wait_until(lambda: all_gone(pids), 20)
+    wait_until(lambda: all_gone(pids))
 
 
 def test_a_taken_port_is_told_at_once(open_app: Opener, tiny_model: Path, qtbot: QtBot) -> None:
@@ -225,7 +233,7 @@ def test_a_taken_port_is_told_at_once(open_app: Opener, tiny_model: Path, qtbot:
         port = taken.getsockname()[1]
         wanted = {**engine_settings(tiny_model), "port": port}
         headrace = open_app(start_engine_at_launch=True, **wanted)
-        qtbot.waitUntil(lambda: headrace.engine.view.phase is Phase.GAVE_UP, timeout=20_000)
+        qtbot.waitUntil(lambda: headrace.engine.view.phase is Phase.GAVE_UP, timeout=PATIENCE_MS)
         view = headrace.engine.view
         assert str(port) in view.reason and view.crashes == 0
         assert "“Port” in Settings" in view.hint and "--" not in view.hint
@@ -247,9 +255,9 @@ def test_a_server_started_by_hand_is_used_and_left(
         stderr=subprocess.DEVNULL,
     )
     try:
-        wait_until(lambda: bool(server_record.running_servers()), 20)
+        wait_until(lambda: bool(server_record.running_servers()))
         headrace = open_app(start_engine_at_launch=True)
-        qtbot.waitUntil(lambda: headrace.engine.view.health is not None, timeout=10_000)
+        qtbot.waitUntil(lambda: headrace.engine.view.health is not None, timeout=PATIENCE_MS)
         assert headrace.engine.server_pid == by_hand.pid
         assert not headrace.engine.view.ours
         close_app(headrace, qtbot)
@@ -262,17 +270,19 @@ def test_a_server_started_by_hand_is_used_and_left(
 def test_the_demo_model_answers(
     open_app: Opener, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a person sees first: the defaults, and an answer that is right."""
+    """What a person sees first, but for the sampling: the likeliest answer must be right.
+
+    The app's chat names no temperature, and at the model's own (0.3) so small a model may err.
+    """
 
     def unsampled(*arguments: Any) -> bytes:
-        """So small a model, sampled as it wants to be, is wrong about one time in ten."""
         body = {**msgspec.json.decode(request_body(*arguments)), "temperature": 0}
         return msgspec.json.encode(body)
 
     monkeypatch.setattr(chat_session, "request_body", unsampled)
     headrace = open_app(start_engine_at_launch=True, port=0)
     view = ask(headrace, qtbot, "What is the capital of France?")
-    qtbot.waitUntil(lambda: not headrace.window.chat.session.busy, timeout=60_000)
+    qtbot.waitUntil(lambda: not headrace.window.chat.session.busy, timeout=PATIENCE_MS)
     assert view.message.state is MessageState.DONE, view.message.error
     assert "Paris" in view.message.text
     assert headrace.window.header.model.text() == "demo"

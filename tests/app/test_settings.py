@@ -77,3 +77,23 @@ def test_engine_fields_need_a_restart(field: str) -> None:
 @pytest.mark.parametrize("model", ["./demo", "some-folder", "~nobody-of-this-name/x", "x.gguf"])
 def test_every_model_but_demo_must_exist(model: str) -> None:
     assert "model" in settings.problems(Settings(model=model))
+
+
+@pytest.mark.parametrize("key", ["Schlüssel", "two words", "鍵", "a\tb"])
+def test_a_key_that_clients_cannot_send_is_no_key(key: str) -> None:
+    assert set(settings.problems(Settings(api_key=key))) == {"api_key"}
+    assert settings.problems(Settings(api_key="K3y-of_mine!")) == {}
+
+
+def test_what_is_lost_with_the_settings_is_told(home: Path) -> None:
+    file = home / "settings.json"
+    file.write_text('{"api_key": "secret", ')
+    _, (sentence,) = settings.read()
+    (kept,) = home.iterdir()
+    assert str(kept) in sentence and "No API key is set" in sentence
+    file.write_text('{"api_key": "Schlüssel", "port": -1}')
+    _, lost = settings.read()
+    assert len(lost) == 2
+    assert all(words in " ".join(lost) for words in ("port", "api_key", "No API key is set"))
+    settings.save(Settings())
+    assert settings.read() == (Settings(), [])

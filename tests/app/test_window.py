@@ -1,6 +1,7 @@
 """The window's pages; with a stand-in where a server must misbehave."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from PySide6.QtCore import QPoint, QPointF, QSize, Qt
@@ -12,9 +13,10 @@ from app.core import launch, settings
 from app.core.settings import Settings
 from app.core.supervisor import EngineView, Phase
 from app.ui import theme, window
+from app.ui.application import Headrace
 from app.ui.widgets.rail import NavButton
 from engine.messages import Stats
-from tests.app.conftest import Opener, ready
+from tests.app.conftest import PATIENCE_MS, Opener, close_app, ready
 
 
 class TestEngine:
@@ -28,7 +30,7 @@ class TestEngine:
         header.chip.click()
         assert QGuiApplication.clipboard().text() == f"{headrace.engine.endpoint}/v1"
         headrace.window.dashboard.toggle.click()
-        qtbot.waitUntil(lambda: headrace.engine.view.phase is Phase.STOPPED, timeout=10_000)
+        qtbot.waitUntil(lambda: headrace.engine.view.phase is Phase.STOPPED, timeout=PATIENCE_MS)
         assert header.chip.isHidden()
         assert headrace.window.dashboard.toggle.text() == "Start engine"
 
@@ -42,7 +44,7 @@ class TestEngine:
         monkeypatch.setattr("app.core.supervisor.MAX_DELAY_S", 0.05)
         stand_in("fail-start")
         headrace = open_app(start_engine_at_launch=True)
-        qtbot.waitUntil(lambda: headrace.engine.view.phase is Phase.GAVE_UP, timeout=20_000)
+        qtbot.waitUntil(lambda: headrace.engine.view.phase is Phase.GAVE_UP, timeout=PATIENCE_MS)
         banner = headrace.window.dashboard.banner
         assert "code 3" in banner.text and "model folder is empty" in banner.text
         stand_in()
@@ -54,7 +56,7 @@ class TestEngine:
     ) -> None:
         stand_in("failed-model")
         headrace = open_app(start_engine_at_launch=True)
-        qtbot.waitUntil(lambda: headrace.engine.view.phase is Phase.FAILED, timeout=10_000)
+        qtbot.waitUntil(lambda: headrace.engine.view.phase is Phase.FAILED, timeout=PATIENCE_MS)
         assert headrace.window.dashboard.banner.text == "shard 2 is missing"
 
     def test_a_deaf_server_is_killed(
@@ -69,7 +71,7 @@ class TestEngine:
         headrace = open_app(start_engine_at_launch=True)
         ready(headrace, qtbot)
         headrace.engine.stop()
-        qtbot.waitUntil(lambda: headrace.engine.view.phase is Phase.STOPPED, timeout=10_000)
+        qtbot.waitUntil(lambda: headrace.engine.view.phase is Phase.STOPPED, timeout=PATIENCE_MS)
 
     def test_apply_restarts_with_the_new_settings(
         self, open_app: Opener, stand_in: Callable[..., None], qtbot: QtBot
@@ -87,9 +89,22 @@ class TestEngine:
                 headrace.engine.server_pid not in (0, before)
                 and headrace.engine.view.phase is Phase.READY
             ),
-            timeout=10_000,
+            timeout=PATIENCE_MS,
         )
         assert settings.load().moe_cache_rate == 0.37
+
+    def test_after_apply_the_keyboard_stays_at_what_was_changed(
+        self, open_app: Opener, stand_in: Callable[..., None], qtbot: QtBot
+    ) -> None:
+        headrace = open_app()
+        main = headrace.window
+        main.open_page(window.SETTINGS)
+        main.activateWindow()
+        for press in (main.settings.apply, main.settings.revert):
+            main.settings.context.setValue(main.settings.context.value() + 1024)
+            press.setFocus()
+            press.click()
+            assert main.focusWidget() is main.settings.context
 
     def test_the_log_follows(
         self, open_app: Opener, stand_in: Callable[..., None], qtbot: QtBot
@@ -104,6 +119,23 @@ class TestEngine:
         logs.filter.setText("EXPERTS")
         logs.refresh()
         assert logs.view.toPlainText() == "a line about experts"
+
+
+class TestNotice:
+    def test_damaged_settings_are_told_until_dismissed(
+        self, home: Path, qapp: QApplication, qtbot: QtBot
+    ) -> None:
+        (home / "settings.json").write_text('{"start_engine_at_launch": false, "api_key": "s')
+        headrace = Headrace(qapp)
+        headrace.window.show()
+        notice = headrace.window.notice
+        (kept,) = home.glob("settings.json.corrupt-*")
+        assert notice.isVisible() and str(kept) in notice.text
+        assert "No API key is set" in notice.text
+        dismiss = [one for one in notice.findChildren(QPushButton) if one.text() == "Dismiss"]
+        dismiss[0].click()
+        assert not notice.isVisible()
+        close_app(headrace, qtbot)
 
 
 class TestSettingsPage:

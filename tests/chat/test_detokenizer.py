@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine.chat.detokenizer import Detokenizer
 from engine.chat.tokenizer import Tokenizer
 from tests.chat.vocabularies import SPECIAL, byte_fallback, byte_level
+from tests.properties import examples
 
 INNER = {"byte_level": byte_level(), "byte_fallback": byte_fallback()}
 KINDS = {kind: Tokenizer(inner, Path(kind)) for kind, inner in INNER.items()}
@@ -30,7 +31,7 @@ def pieces_of(tokenizer: Tokenizer, tokens: list[int]) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(text=ANY_TEXT)
 def test_joined_pieces_are_the_librarys_decoding(kind: str, text: str) -> None:
     tokens = INNER[kind].encode(text, add_special_tokens=False).ids
@@ -49,6 +50,9 @@ def test_any_split_of_the_bytes_comes_back_whole(text: str, cuts: list[int]) -> 
         assert not any("\ufffd" in piece for piece in pieces)
 
 
+@example(b"\xed\xa0")
+@example(b"a\xed\xbf")
+@example(b"\xed\x9f")
 @given(st.binary(max_size=24))
 def test_bytes_that_are_no_text_decode_as_python_does(raw: bytes) -> None:
     shown = "".join(pieces_of(KINDS["byte_level"], byte_tokens(raw)))

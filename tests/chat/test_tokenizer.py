@@ -20,9 +20,10 @@ from engine.chat.shields import SHIELDS
 from engine.chat.templates import ChatTemplate, TemplateSource
 from engine.chat.text_model import load_text_model
 from engine.chat.tokenizer import Tokenizer as HeadraceTokenizer
-from engine.chat.tokenizer import load_tokenizer
+from engine.chat.tokenizer import end_tokens, load_tokenizer
 from engine.errors import ContextLengthExceeded, HeadraceError, ModelFilesError, UnsupportedModel
 from tests.chat.vocabularies import SPECIAL, TEXT, byte_fallback, byte_level, metaspace
+from tests.properties import examples
 
 # As the hub's tokenizer.json of each family has it.
 QWEN2 = (
@@ -101,7 +102,7 @@ def test_a_gguf_vocabulary_encodes_as_the_original(name: str, tmp_path: Path) ->
     write_vocabulary(path, gguf_pairs(original, name))
     ours = load_text_model(ModelPlace(path, "m")).tokenizer
 
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=30))
     def same(text: str) -> None:
         assert ours.encode(text) == original.encode(text, add_special_tokens=False).ids
@@ -257,7 +258,7 @@ PARTS = st.lists(st.sampled_from([*TEXT, "hello ", " ", "\n", *SPECIAL, "<s>", "
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(parts=PARTS)
 def test_without_shields_both_encodings_agree(
     kind: Callable[[], Tokenizer], parts: list[str]
@@ -268,7 +269,7 @@ def test_without_shields_both_encodings_agree(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(before=PARTS, inside=PARTS, after=PARTS)
 def test_shielded_text_is_encoded_as_where_it_has_no_control_tokens(
     kind: Callable[[], Tokenizer], before: list[str], inside: list[str], after: list[str]
@@ -327,3 +328,19 @@ def test_a_bound_is_found_quickly_and_is_a_bound(tmp_path: Path) -> None:
         count = len(tokenizer.encode(text))
         assert 0 < tokenizer.at_least(text, 1000) <= count
         assert tokenizer.at_least(text, count) == 0
+
+
+def test_an_end_that_is_no_token_is_named_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    tokenizer = HeadraceTokenizer(byte_level(), Path("tokenizer.json"))
+    size = tokenizer.vocab_size
+    sources = {
+        "config.json: eos_token_id": [1, size + 5],
+        "generation_config.json: eos_token_id": [10_000_000, -1, True, 2],
+        "tokenizer_config.json: eos_token": "nothing like it",
+        "elsewhere": None,
+    }
+    assert end_tokens(tokenizer, sources, vocab_size=size + 6) == (1, size + 5, 2)
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 4
+    assert said[0].startswith("generation_config.json: eos_token_id is 10000000, no token")
+    assert "tokenizer_config.json: eos_token is 'nothing like it'" in said[3]

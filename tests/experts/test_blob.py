@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import ModelConfigError, UnsupportedModel
-from engine.formats.blob import FORMATS, ITEM_BYTES, blob_spec
+from engine.formats.blob import BIAS_TYPES, FORMATS, ITEM_BYTES, blob_spec
 
 
 def test_nvfp4_of_qwen_has_the_size_that_was_measured() -> None:
@@ -43,9 +43,30 @@ def test_a_layer_can_mix_formats() -> None:
         spec.part("down.scale")
 
 
-@given(st.sampled_from(FORMATS), st.sampled_from(FORMATS), st.integers(1, 20), st.integers(1, 20))
-def test_parts_are_aligned_and_do_not_overlap(gate_up: str, down: str, h: int, i: int) -> None:
-    spec = blob_spec(gate_up, 32 * h, 32 * i, down)
+def test_biases_follow_their_matrix() -> None:
+    # gpt-oss: 32 columns are 16 bytes of codes and one of scale; a bias for each row.
+    spec = blob_spec("mxfp4", 64, 32, bias="bfloat16")
+    names = [part.name for part in spec.parts]
+    assert names == [f"{m}.{p}" for m in ("gate_up", "down") for p in ("weight", "scale", "bias")]
+    assert spec.part("gate_up.bias").shape == (64,)
+    assert spec.part("gate_up.bias").offset == 64 * 32 + 64 * 2
+    assert spec.part("down.weight").offset == 64 * 32 + 64 * 2 + 64 * 2
+    assert spec.part("down.bias").shape == (64,)
+    with pytest.raises(UnsupportedModel, match="biases in float16"):
+        blob_spec("mxfp4", 64, 32, bias="float16")
+
+
+@given(
+    st.sampled_from(FORMATS),
+    st.sampled_from(FORMATS),
+    st.integers(1, 20),
+    st.integers(1, 20),
+    st.sampled_from((None, *BIAS_TYPES)),
+)
+def test_parts_are_aligned_and_do_not_overlap(
+    gate_up: str, down: str, h: int, i: int, bias: str | None
+) -> None:
+    spec = blob_spec(gate_up, 32 * h, 32 * i, down, bias)
     end = 0
     for part in spec.parts:
         assert part.offset % 16 == 0

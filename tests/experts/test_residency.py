@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from engine.experts.residency import ABSENT, Move, Residency
+from tests.properties import examples
 
 LAYERS, EXPERTS = 3, 6
 
@@ -174,7 +175,7 @@ class ResidencyMachine(RuleBasedStateMachine):
 
 
 TestResidencyMachine = ResidencyMachine.TestCase
-TestResidencyMachine.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestResidencyMachine.settings = settings(max_examples=examples(40), stateful_step_count=40)
 
 
 @pytest.mark.parametrize("seed", range(4))

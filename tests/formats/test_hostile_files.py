@@ -17,6 +17,7 @@ from engine.formats.safetensors_header import read_header
 from engine.models.registry import describe
 from tests.formats.checkpoints import write_json, write_single
 from tests.models.test_describe import ALL
+from tests.properties import examples
 
 HEADER = json.dumps(
     {
@@ -30,7 +31,7 @@ WHOLE = len(HEADER).to_bytes(8, "little") + HEADER + bytes(24)
 edits = st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), max_size=6)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(edits, st.integers(0, len(WHOLE)))
 def test_damaged_weights_are_refused_or_still_sound(
     changes: list[tuple[int, int]], length: int
@@ -59,7 +60,7 @@ OPTIONAL += ["quantization_config", "text_config", "tie_word_embeddings", "atten
 OPTIONAL += ["mlp_only_layers", "decoder_sparse_step", "partial_rotary_factor"]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_strange_configs_are_refused_or_described(data: st.DataObject) -> None:
     config: dict[str, Any] = dict(ALL[data.draw(st.sampled_from(sorted(ALL)))])

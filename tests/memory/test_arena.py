@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from engine.errors import OutOfMemory
 from engine.memory.arena import Arena, HostArena, TorchArena
 from engine.memory.host_pages import PAGE_BYTES
+from tests.properties import examples
 
 MIB = 1 << 20
 
@@ -121,7 +122,7 @@ def test_an_impossible_range_is_refused_by_the_system() -> None:
         HostArena(1 << 60)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(st.integers(-3 * PAGE_BYTES, 3 * PAGE_BYTES), max_size=30))
 def test_accounting_is_exact_and_kept_bytes_survive(deltas: list[int]) -> None:
     limit = 8 * PAGE_BYTES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -41,6 +42,7 @@ from engine.models.spec import (
     MoeSpec,
     RopeSpec,
 )
+from tests.properties import examples
 
 GB = 10**9
 QWEN = ModelSpec(
@@ -139,7 +141,7 @@ def test_workspace_counts_the_copies_that_attention_makes(dtype: str) -> None:
     query = torch.zeros(1, a.heads, a.head_dim, dtype=getattr(torch, dtype))
     layer = QWEN.attention_layers[0]
     with Gathered() as gathered:
-        paged_attention(query, *kv.layer(layer), [sequence], 1.0)
+        paged_attention.reference(query, *kv.layer(layer), [sequence], 1.0)
     assert gathered.nbytes == 640 * workspace_per_token(QWEN, dtype)
 
 
@@ -258,7 +260,7 @@ pools = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(
     need=st.builds(
         Need,
@@ -286,7 +288,7 @@ def test_what_is_given_fits_and_floors_hold(
     try:
         budget = solve(need, has_slots=has_slots, host_free=host_free, device_free=device_free)
     except OutOfMemory as error:
-        assert error.message.count("GB") >= 2
+        assert len(re.findall(r"\d (?:GB|MB|kB|bytes)\b", error.message)) >= 2
         return
     except InvalidRequest:
         assert need.context_is_asked and 0 < need.kv_tokens < need.context_tokens
@@ -316,7 +318,8 @@ def test_what_is_given_fits_and_floors_hold(
         assert lowered == (budget.slots != wanted)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
+@example(host_free=29_680_462_848, more=178_802_688)  # room for one more slot
 @given(st.integers(0, 60 * GB), st.integers(0, 20 * GB))
 def test_more_memory_never_gives_less(host_free: int, more: int) -> None:
     try:
@@ -326,3 +329,12 @@ def test_more_memory_never_gives_less(host_free: int, more: int) -> None:
     large = solve(NEED, has_slots=True, host_free=host_free + more)
     assert large.slots[0] >= small.slots[0]
     assert large.context_tokens >= small.context_tokens
+
+
+@pytest.mark.parametrize(
+    ("free", "words"),
+    [(0, "0 bytes"), (999, "999 bytes"), (64_000, "64.00 kB"), (1 << 20, "1.05 MB")],
+)
+def test_a_refusal_tells_little_memory_in_a_unit_that_fits(free: int, words: str) -> None:
+    with pytest.raises(OutOfMemory, match=rf"\({words} are free"):
+        solve(NEED, has_slots=False, host_free=free)

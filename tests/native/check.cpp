@@ -1,5 +1,7 @@
 // Drives the C interface on heap blocks of exactly the right size, so that a sanitizer sees every
-// byte too far and every race. Compares batches, threads and instruction sets with each other.
+// byte too far and every race. Compares batches, threads and instruction sets with each other,
+// products with sums in double, and every code of every format with the portable decoding of it.
+// With the argument `quick` matrices are smaller, for emulated machines.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -30,11 +32,49 @@ void fill(float *values, size_t count) {
   for (size_t i = 0; i < count; ++i) values[i] = normal(random_bits);
 }
 
+void fill_bfloat16(uint8_t *data, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    float value;
+    fill(&value, 1);
+    std::memcpy(data + i * 2, reinterpret_cast<const uint8_t *>(&value) + 2, 2);
+  }
+}
+
+// Where random bytes would be numbers so large that a layer overflows.
+void fill_weight(int32_t format, uint8_t *data, size_t bytes) {
+  if (format == 0) fill(reinterpret_cast<float *>(data), bytes / 4);
+  if (format == 1) fill_bfloat16(data, bytes / 2);
+}
+void fill_scale(int32_t format, uint8_t *data, size_t bytes) {
+  if (format == 3) fill(reinterpret_cast<float *>(data), bytes / 4);
+}
+
 void require(bool condition, const char *what) {
   if (condition) return;
   std::fprintf(stderr, "failed: %s\n", what);
   std::exit(1);
 }
+
+// Results of the first instruction set, in order. The others have to agree: to the bit where they
+// decode, and as far as another order of summation lets them where they add.
+std::vector<std::vector<float>> results;
+size_t result = 0;
+
+void agree(const float *values, size_t count, double tolerance, const char *what) {
+  if (headrace_tier() == 0) {
+    results.emplace_back(values, values + count);
+    return;
+  }
+  const std::vector<float> &first = results.at(result++);
+  double greatest = 0;
+  for (const float value : first)
+    if (std::fabs(value) > greatest) greatest = std::fabs(value);
+  for (size_t i = 0; i < count; ++i) {
+    const bool equal = values[i] == first[i] || (std::isnan(values[i]) && std::isnan(first[i]));
+    require(equal || std::fabs(values[i] - first[i]) <= tolerance * greatest, what);
+  }
+}
+constexpr double EXACT = 0, SUMS = 1e-4;
 
 struct Shape {
   int32_t format;
@@ -73,16 +113,16 @@ Shape shape(int32_t format, size_t rows, size_t columns) {
 void products(int32_t format, size_t rows, size_t columns, size_t tokens) {
   const Shape s = shape(format, rows, columns);
   Bytes weight(rows * s.row_bytes), scale(s.scale_bytes), global(4);
-  if (format == 0) fill(weight.floats(), rows * columns);
-  if (format == 3) fill(scale.floats(), s.scale_bytes / 4);
+  fill_weight(format, weight.data, rows * s.row_bytes);
+  fill_scale(format, scale.data, s.scale_bytes);
   global.floats()[0] = 0.5f;
   Bytes x(tokens * columns * 4), bias(rows * 4), y(tokens * rows * 4), one(rows * 4);
   fill(x.floats(), tokens * columns);
   fill(bias.floats(), rows);
   const auto call = [&](const float *from, size_t count, float *to) {
-    return headrace_linear(format, static_cast<int64_t>(rows), static_cast<int64_t>(columns),
-                           weight.data, scale.data, global.data, from, 0,
-                           static_cast<int64_t>(count), bias.floats(), to);
+    const headrace_matrix matrix = {static_cast<int64_t>(rows), static_cast<int64_t>(columns),
+                                    weight.data, scale.data, global.data, bias.floats(), format};
+    return headrace_products(&matrix, 1, from, 0, static_cast<int64_t>(count), to);
   };
   require(call(x.floats(), tokens, y.floats()) == 0, "a product");
   for (size_t t = 0; t < tokens; t += 5) {
@@ -94,6 +134,36 @@ void products(int32_t format, size_t rows, size_t columns, size_t tokens) {
                           weight.data, scale.data, global.data, 0, static_cast<int64_t>(rows),
                           plain.floats()) == 0,
           "decoding");
+  for (size_t t = 0; t < tokens; ++t)
+    for (size_t r = 0; r < rows; ++r) {
+      double sum = bias.floats()[r], bound = std::fabs(sum);
+      for (size_t c = 0; c < columns; ++c) {
+        const double term = static_cast<double>(plain.floats()[r * columns + c]) *
+                            x.floats()[t * columns + c];
+        sum += term;
+        bound += std::fabs(term);
+      }
+      require(std::fabs(y.floats()[t * rows + r] - sum) <= 1e-6 * bound, "a product's accuracy");
+    }
+  agree(plain.floats(), rows * columns, EXACT, "decoding is the same everywhere");
+}
+
+// Every code and scale of a byte or two, those that are no numbers too.
+void every_code(int32_t format) {
+  constexpr size_t ROWS = 256, COLUMNS = 256;
+  const Shape s = shape(format, ROWS, COLUMNS);
+  const size_t bytes = ROWS * s.row_bytes;
+  Bytes weight(bytes), scale(s.scale_bytes), global(4), plain(ROWS * COLUMNS * 4);
+  for (size_t i = 0; i < bytes; ++i)
+    weight.data[i] = static_cast<uint8_t>(s.row_bytes == COLUMNS * 2 ? i / 2 >> i % 2 * 8
+                                                                     : random_bits());
+  for (size_t i = 0; i < s.scale_bytes; ++i) scale.data[i] = static_cast<uint8_t>(i);
+  fill_scale(format, scale.data, s.scale_bytes);
+  global.floats()[0] = 0.5f;
+  require(headrace_decode(format, ROWS, COLUMNS, weight.data, scale.data, global.data, 0, ROWS,
+                          plain.floats()) == 0,
+          "decoding codes");
+  agree(plain.floats(), ROWS * COLUMNS, EXACT, "each code is the same everywhere");
 }
 
 void layer_step(int32_t format, size_t hidden, size_t inner, size_t tokens, size_t width) {
@@ -112,6 +182,10 @@ void layer_step(int32_t format, size_t hidden, size_t inner, size_t tokens, size
   l.gate_up_scale = up.scale_bytes ? part(2 * up.scale_bytes) : -1;
   l.down_weight = part(hidden * down.row_bytes);
   l.down_scale = down.scale_bytes ? part(down.scale_bytes) : -1;
+  const size_t item = format % 2 ? 2 : 4;
+  l.bias_type = format % 2 ? HEADRACE_X_BFLOAT16 : HEADRACE_X_FLOAT32;
+  l.gate_up_bias = width % 2 ? part(2 * inner * item) : -1;
+  l.down_bias = width % 2 ? part(hidden * item) : -1;
   l.gate_up_scale_2 = format == 4 ? part(8) : -1;
   l.down_scale_2 = format == 4 ? part(4) : -1;
   l.stride = static_cast<int64_t>((end + 63) / 64 * 64);
@@ -121,43 +195,167 @@ void layer_step(int32_t format, size_t hidden, size_t inner, size_t tokens, size
   fill(x.floats(), tokens * hidden);
   std::memset(rows.data, 0, tokens * width * hidden * 4);
   std::memset(again.data, 0, tokens * width * hidden * 4);
+  for (size_t i = 0; i < EXPERTS; ++i) {
+    uint8_t *blob = bank.data + i * static_cast<size_t>(l.stride);
+    const auto biases = [&](int64_t at, size_t count) {
+      if (at < 0) return;
+      if (format % 2)
+        fill_bfloat16(blob + at, count);
+      else
+        fill(reinterpret_cast<float *>(blob + at), count);
+    };
+    fill_weight(format, blob + l.gate_up_weight, 2 * inner * up.row_bytes);
+    fill_weight(format, blob + l.down_weight, hidden * down.row_bytes);
+    if (up.scale_bytes) fill_scale(format, blob + l.gate_up_scale, 2 * up.scale_bytes);
+    if (down.scale_bytes) fill_scale(format, blob + l.down_scale, down.scale_bytes);
+    biases(l.gate_up_bias, 2 * inner);
+    biases(l.down_bias, hidden);
+    if (format == 4) fill(reinterpret_cast<float *>(blob + l.gate_up_scale_2), 2);
+    if (format == 4) fill(reinterpret_cast<float *>(blob + l.down_scale_2), 1);
+  }
   std::vector<int64_t> slots(tokens * width);
   for (int64_t &slot : slots) slot = static_cast<int64_t>(random_bits() % (EXPERTS + 1)) - 1;
   for (int threads : {1, 3}) {
     headrace_set_threads(threads);
     float *out = threads == 1 ? rows.floats() : again.floats();
     require(headrace_moe_rows(&l, bank.data, EXPERTS, x.data, 0, static_cast<int64_t>(tokens),
-                              static_cast<int64_t>(width), slots.data(), threads % 3, out) == 0 ||
-                tokens == 0,
+                              static_cast<int64_t>(width), slots.data(), format % 3, out) == 0,
             "a layer step");
   }
+  const size_t count = tokens * width * hidden;
+  require(!std::memcmp(rows.data, again.data, count * 4), "a layer step by threads");
+  agree(rows.floats(), count, SUMS, "a layer step is the same everywhere");
   headrace_set_threads(1);
+}
+
+// Gate, up and down of a feed-forward, and gate and up side by side.
+void feed_forward(int32_t format, size_t hidden, size_t inner, size_t tokens) {
+  const Shape up = shape(format, inner, hidden), down = shape(format, hidden, inner);
+  Bytes gates(inner * up.row_bytes), ups(inner * up.row_bytes), downs(hidden * down.row_bytes);
+  Bytes scale(up.scale_bytes), down_scale(down.scale_bytes), global(4), bias(inner * 4);
+  Bytes x(tokens * hidden * 4), y(tokens * hidden * 4), again(tokens * hidden * 4);
+  Bytes both(2 * tokens * inner * 4);
+  fill_weight(format, gates.data, inner * up.row_bytes);
+  fill_weight(format, ups.data, inner * up.row_bytes);
+  fill_weight(format, downs.data, hidden * down.row_bytes);
+  fill_scale(format, scale.data, up.scale_bytes);
+  fill_scale(format, down_scale.data, down.scale_bytes);
+  global.floats()[0] = 0.5f;
+  fill(x.floats(), tokens * hidden);
+  fill(bias.floats(), inner);
+  const int64_t h = static_cast<int64_t>(hidden), i = static_cast<int64_t>(inner);
+  const headrace_matrix matrices[] = {
+      {i, h, gates.data, scale.data, global.data, bias.floats(), format},
+      {i, h, ups.data, scale.data, global.data, nullptr, format},
+      {h, i, downs.data, down_scale.data, global.data, nullptr, format}};
+  const int64_t count = static_cast<int64_t>(tokens);
+  for (int threads : {1, 3}) {
+    headrace_set_threads(threads);
+    float *out = threads == 1 ? y.floats() : again.floats();
+    require(headrace_mlp(matrices, 0, x.floats(), 0, count, out) == 0, "a feed-forward");
+    require(headrace_products(matrices, 2, x.floats(), 0, count, both.floats()) == 0, "two");
+  }
+  require(!std::memcmp(y.data, again.data, tokens * hidden * 4), "a feed-forward by threads");
+  agree(y.floats(), tokens * hidden, SUMS, "a feed-forward is the same everywhere");
+  agree(both.floats(), 2 * tokens * inner, SUMS, "two products are the same everywhere");
+  headrace_set_threads(1);
+}
+
+void attend(int32_t type, size_t dim, size_t group, int64_t context, int64_t length) {
+  constexpr size_t PAGES = 50, PAGE_TOKENS = 16, KV_HEADS = 2;
+  const size_t size = type == 0 ? 4 : 2, heads = KV_HEADS * group, page = PAGE_TOKENS * KV_HEADS;
+  Bytes keys(PAGES * page * dim * size), values(PAGES * page * dim * size);
+  fill_weight(type, keys.data, PAGES * page * dim * size);
+  fill_weight(type, values.data, PAGES * page * dim * size);
+  const size_t rows = static_cast<size_t>(length) + 1, numbers = rows * heads * dim;
+  Bytes q(numbers * size), out(numbers * 4), again(numbers * 4);
+  fill_weight(type, q.data, numbers * size);
+  const size_t used = (static_cast<size_t>(context + length) + PAGE_TOKENS - 1) / PAGE_TOKENS;
+  std::vector<int64_t> table(used);
+  for (size_t i = 0; i < used; ++i) table[i] = static_cast<int64_t>(i * 7 % PAGES);
+  const headrace_attention_layout layout = {
+      static_cast<int64_t>(heads), KV_HEADS, static_cast<int64_t>(dim), PAGES, PAGE_TOKENS,
+      static_cast<int64_t>(page * dim), static_cast<int64_t>(KV_HEADS * dim), keys.data,
+      values.data, type, 0.125f};
+  const headrace_sequence sequences[] = {
+      {0, length, context, static_cast<int64_t>(used), table.data()}, {length, 1, 0, 1, table.data()}};
+  for (int threads : {1, 3}) {
+    headrace_set_threads(threads);
+    float *to = threads == 1 ? out.floats() : again.floats();
+    require(headrace_attention(&layout, sequences, 2, q.data, to) == 0, "attention");
+  }
+  require(!std::memcmp(out.data, again.data, numbers * 4), "attention by threads");
+  agree(out.floats(), numbers, SUMS, "attention is the same everywhere");
+  table[0] = PAGES;
+  require(headrace_attention(&layout, sequences, 2, q.data, out.floats()) != 0, "a page too far");
+  headrace_set_threads(1);
+}
+
+void norm_and_rotate(int64_t rows) {
+  const size_t count = static_cast<size_t>(rows);
+  Bytes x(count * 132), weight(132), sum(count * 132), out(count * 132);
+  fill(x.floats(), count * 33);
+  fill(weight.floats(), 33);
+  require(headrace_rms_norm(x.floats(), x.floats(), weight.floats(), 1e-5f, rows, 33, sum.floats(),
+                            out.floats()) == 0,
+          "a norm");
+  agree(out.floats(), count * 33, SUMS, "a norm is the same everywhere");
+  Bytes q(count * 192), k(count * 96), v(count * 96), turned(count * 192), angles(count * 16);
+  Bytes keys(4 * 2 * 96), values(4 * 2 * 96);
+  fill(q.floats(), count * 48);
+  fill(k.floats(), count * 24);
+  fill(angles.floats(), count * 4);
+  std::vector<int64_t> pages(count, 3), offsets(count, 1);
+  const headrace_attention_layout layout = {6, 3, 8, 4, 2, 48, 24, keys.data, values.data, 0, 1.0f};
+  const headrace_rotation rotation = {rows, 4, q.floats(), k.floats(), v.floats(), angles.floats(),
+                                      angles.floats(), pages.data(), offsets.data(),
+                                      turned.floats()};
+  require(headrace_rotate_and_store(&layout, &rotation) == 0, "a rotation");
+  agree(turned.floats(), count * 48, SUMS, "a rotation is the same everywhere");
+  pages[0] = 4;
+  require(headrace_rotate_and_store(&layout, &rotation) != 0, "a rotation to a page too far");
 }
 
 }  // namespace
 
-int main() {
+int main(int count, char **arguments) {
+  const bool quick = count > 1 && !std::strcmp(arguments[1], "quick");
   require(headrace_abi() == HEADRACE_NATIVE_ABI, "the interface's version");
   for (int32_t tier = 0; tier < headrace_tiers(); ++tier) {
     if (!headrace_tier_usable(tier)) continue;
     require(headrace_set_tier(tier) == tier, "choosing an instruction set");
+    random_bits.seed(7);
+    result = 0;
+    for (int32_t format = 0; format < FORMATS; ++format) every_code(format);
     for (int32_t format = 0; format < FORMATS; ++format)
       for (int threads : {1, 3}) {
+        if (quick && threads == 1) continue;
         headrace_set_threads(threads);
         for (size_t columns : {16, 48, 64, 128, 144, 256, 576, 768, 1040})
           if (columns % group(format) == 0)
-            for (size_t tokens : {1, 3, 4, 16, 19}) products(format, 37, columns, tokens);
+            for (size_t tokens : {1, 3, 16, 19}) products(format, 37, columns, tokens);
         if (group(format) == 1)
           for (size_t columns : {1, 7, 33, 129, 255}) products(format, 131, columns, 6);
-        products(format, 300, 512, 40);
+        products(format, quick ? 20 : 300, 512, 40);
       }
     for (int32_t format = 0; format < FORMATS; ++format) {
       layer_step(format, 256, 256, 1, 2);
       if (group(format) > 32) continue;
-      layer_step(format, 576, 64, 70, 3);
-      layer_step(format, 160, 288, 9, 4);
+      layer_step(format, 576, quick ? 32 : 64, quick ? 30 : 70, 3);
+      layer_step(format, 160, 288, quick ? 3 : 9, 4);
     }
+    for (int32_t format = 0; format < FORMATS; ++format)
+      for (size_t tokens : {1, 5, 40})
+        if (group(format) <= 32) feed_forward(format, 96, 160, tokens);
+    for (int32_t type : {0, 1}) {
+      attend(type, 64, 3, 0, 37);
+      attend(type, 32, 1, 700, 1);
+      attend(type, 96, 2, 61, 3);
+      attend(type, 256, 8, 100, 9);
+    }
+    norm_and_rotate(1);
     std::printf("%s is in order\n", headrace_tier_name(tier));
+    std::fflush(stdout);
   }
   // Callers of several threads, while the pool changes its size.
   headrace_set_threads(3);
@@ -167,7 +365,8 @@ int main() {
       std::vector<float> w(200 * 256, 0.5f), x(256, 1.0f), y(200);
       for (int round = 0; round < 200; ++round) {
         if (round % 50 == 49) headrace_set_threads(1 + (round + i) % 4);
-        headrace_linear(0, 200, 256, w.data(), nullptr, nullptr, x.data(), 0, 1, nullptr, y.data());
+        const headrace_matrix matrix = {200, 256, w.data(), nullptr, nullptr, nullptr, 0};
+        headrace_products(&matrix, 1, x.data(), 0, 1, y.data());
         if (y[199] != 128.0f) std::exit(2);
       }
     });

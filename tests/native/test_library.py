@@ -18,6 +18,7 @@ from engine.kernels.linear import linear
 from engine.kernels.moe import moe_combine, moe_expert_rows
 from engine.native import library as module
 from engine.native.library import Library, NativeError, library
+from engine.native.structures import Matrix
 from tests.experts.checkpoint_experts import store
 from tests.project.checkout import ROOT
 
@@ -51,6 +52,23 @@ def test_what_is_missing_is_said_once_with_the_remedy(
     assert "python3 dev.py setup" in record.getMessage()
 
 
+def test_a_wheel_s_library_lies_beside_its_loader(
+    afresh: None, native: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / native.path.name).write_bytes(native.path.read_bytes())
+    monkeypatch.setattr(module, "FOLDER", tmp_path / "_build")
+    found = library()
+    assert found is not None and found.path.parent == tmp_path
+
+
+def test_an_installed_program_is_not_told_of_the_checkout_s_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "program", lambda: tmp_path)
+    assert "dev.py" not in module.remedy()
+    assert f'"{sys.executable}" -m pip install' in module.remedy()
+
+
 def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
     path = tmp_path / f"headrace_native{module.SUFFIX}"
     path.write_bytes(b"not a library")
@@ -61,7 +79,7 @@ def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
 def test_another_interface_is_refused(native: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ABI", module.ABI + 1)
     with pytest.raises(NativeError, match=f"interface {module.ABI - 1}, .* needs {module.ABI}"):
-        Library(module.FOLDER / f"headrace_native{module.SUFFIX}")
+        Library(native.path)
 
 
 def test_the_header_and_the_loader_name_one_interface() -> None:
@@ -111,10 +129,15 @@ def test_a_run_without_the_library_gives_the_same_answer(native: Library) -> Non
 def test_bad_calls_return_a_status(native: Library) -> None:
     words = torch.zeros(64)
     at = words.data_ptr()
-    assert native.linear(99, 4, 4, at, None, None, at, 0, 1, None, at) == module.BAD_ARGUMENT
-    assert native.linear(4, 4, 24, at, at, at, at, 0, 1, None, at) == module.BAD_ARGUMENT
-    assert native.linear(3, 4, 4, at, None, None, at, 0, 1, None, at) == module.BAD_ARGUMENT
-    assert native.linear(0, 4, 4, at, None, None, at, 7, 1, None, at) == module.BAD_ARGUMENT
+    for *shape, scale, kind in (
+        (99, 4, 4, None, 0),
+        (4, 4, 24, at, 0),
+        (3, 4, 4, None, 0),
+        (0, 4, 4, None, 7),
+    ):
+        storage, rows, columns = shape
+        matrix = Matrix(rows, columns, at, scale, scale, None, storage)
+        assert native.products(matrix, 1, at, kind, 1, at) == module.BAD_ARGUMENT
     assert native.decode(0, 4, 4, at, None, None, 3, 2, at) == module.BAD_ARGUMENT
 
 
@@ -132,6 +155,35 @@ def test_threads_come_and_go_and_sleep_when_idle(native: Library) -> None:
     before = sum(process.cpu_times()[:2])
     time.sleep(1.0)
     assert sum(process.cpu_times()[:2]) - before < 0.05
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux where its threads run")
+def test_threads_run_where_they_are_put(native: Library) -> None:
+    cpus = sorted(os.sched_getaffinity(0))
+    before = set(Path("/proc/self/task").iterdir())
+
+    def masks() -> list[set[int]]:
+        native.set_threads(1)
+        native.set_threads(2)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and native.placed < 1:
+            time.sleep(0.01)
+        started = set(Path("/proc/self/task").iterdir()) - before
+        return [os.sched_getaffinity(int(task.name)) for task in started]
+
+    if len(cpus) < 2:
+        pytest.skip("one CPU is no choice")
+    try:
+        native.set_cpus(cpus[:2], each=True)
+        assert masks() == [{cpus[1]}]
+        native.set_cpus(cpus[:2])
+        assert masks() == [set(cpus[:2])]
+        native.set_cpus([cpus[-1], 100_000])  # CPUs that are not there are passed over
+        assert masks() == [{cpus[-1]}]
+        assert os.sched_getaffinity(0) == set(cpus)
+    finally:
+        native.set_cpus([])
+        native.set_threads(1)
 
 
 def test_two_callers_take_turns(native: Library) -> None:

@@ -17,6 +17,7 @@ from engine.kernels.native import decoded
 from engine.native.library import FORMATS, Library
 from tests.experts import checkpoint_experts
 from tests.experts.checkpoint_experts import store
+from tests.properties import examples
 
 pytestmark = pytest.mark.usefixtures("tier")
 BLOCKS = {"q8_0": (32, 34), "q4_0": (32, 18), "q4_1": (32, 20)}
@@ -149,8 +150,7 @@ def test_a_weight_that_is_no_number_reaches_its_output_only() -> None:
 
 
 @settings(
-    max_examples=60,
-    deadline=None,
+    max_examples=examples(60),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(

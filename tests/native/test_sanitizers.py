@@ -21,15 +21,25 @@ pytestmark = [
 ]
 
 
+ROUNDS = 100_000
+"""Of the doorbell."""
+
+
 @pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
-def test_the_check_runs_clean(sanitizers: str, tmp_path: Path) -> None:
+def test_the_checks_run_clean(sanitizers: str, tmp_path: Path) -> None:
+    """Kernels and pool, then the coordinator with a thread that plays the device."""
     source = ROOT / "engine" / "native"
     jobs = str(min(JOBS, os.cpu_count() or 1))
+    check, doorbell = tmp_path / "headrace_check", tmp_path / "headrace_doorbell"
+    outputs = []
     for command in (
         ["cmake", "-S", str(source), "-B", str(tmp_path), f"-DHEADRACE_SANITIZE={sanitizers}"],
         ["cmake", "--build", str(tmp_path), "--parallel", jobs],
-        [str(tmp_path / "headrace_check")],
+        [str(check)],
+        [str(doorbell), str(ROUNDS)],
     ):
         outcome = subprocess.run(command, capture_output=True, text=True, check=False)
         assert outcome.returncode == 0, (outcome.stdout + outcome.stderr)[-4000:]
-    assert "portable is in order" in outcome.stdout
+        outputs.append(outcome.stdout)
+    assert "portable is in order" in outputs[2]
+    assert "the doorbell is in order" in outputs[3]

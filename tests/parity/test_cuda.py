@@ -28,10 +28,11 @@ def test_the_gpu_gives_the_cpu_s_logits(tmp_path: Path, family: str) -> None:
     tokens = prompt(150)
     expected = _logits(Runner(folder), tokens)
     assert relative_error(_logits(Runner(folder, "cuda", 0.4), tokens), expected) <= 1e-4
-    # What rounding to bfloat16 costs depends on the model; the GPU adds nothing to it.
+    # What rounding to bfloat16 costs depends on the model. The CPU's kernels round less often in
+    # attention than torch's operations, which answer on a GPU.
     rounded = relative_error(_logits(Runner(folder, dtype=torch.bfloat16), tokens), expected)
     logits = _logits(Runner(folder, "cuda", 0.4, torch.bfloat16), tokens)
-    assert relative_error(logits, expected) <= 1.05 * rounded
+    assert relative_error(logits, expected) <= 1.2 * rounded
 
 
 @pytest.mark.parametrize("scheme", ["nvfp4", "fp8"])

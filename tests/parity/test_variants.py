@@ -12,7 +12,10 @@ from torch import Tensor
 
 from engine.errors import ModelConfigError, ModelFilesError, UnsupportedModel
 from engine.formats.checkpoint import open_checkpoint
-from engine.models.registry import describe
+from engine.kernels.dequantise import dequantise
+from engine.kernels.linear import embedding
+from engine.models.loader import DenseLoader, keeps_blocks
+from engine.models.registry import describe, family_of
 from tests.formats.gguf_writer import write_gguf
 from tests.parity import variants
 from tests.parity.running import Runner, Sequence, relative_error
@@ -227,6 +230,23 @@ def test_a_gguf_file_is_the_same_model(tmp_path: Path, config: Any) -> None:
     expected = logits_of(load(rounded), TOKENS)
     assert relative_error(engine_logits(path), expected) <= TOLERANCE
     assert relative_error(engine_logits(folder), expected) > 10 * TOLERANCE
+
+
+def test_blocks_are_held_as_stored_where_a_kernel_multiplies_with_them(tmp_path: Path) -> None:
+    folder = save(random_model(llama(hidden_size=64, num_hidden_layers=1)), tmp_path / "model")
+    path, _ = write_llama_gguf(folder, tmp_path / "gguf")
+    checkpoint = open_checkpoint(path)
+    view = family_of(checkpoint).view(checkpoint)
+    cpu = torch.device("cpu")
+    loader = DenseLoader(view, cpu, torch.float32)
+    # Rows of q change places with the file's, rows of the embedding are looked up.
+    for base in ("model.layers.0.self_attn.q_proj", "model.embed_tokens"):
+        plain = view.read(f"{base}.weight")
+        held = loader.matrix(base, *plain.shape)
+        assert held.format == ("q8_0" if keeps_blocks(cpu) else "float32")
+        assert torch.equal(dequantise(held, torch.float32), plain)
+        tokens = torch.tensor([3, 0, 3, 17])
+        assert torch.equal(embedding(tokens, held, torch.float32), plain[tokens])
 
 
 def test_gguf_scalings_of_the_rotation(tmp_path: Path) -> None:

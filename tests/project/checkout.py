@@ -7,9 +7,9 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from pathspec import GitIgnoreSpec
+
 ROOT = Path(__file__).resolve().parents[2]
-LEFT_OUT = {".git", ".venv", "__pycache__", ".pytest_cache", ".ruff_cache", ".mypy_cache"}
-LEFT_OUT |= {".hypothesis", "build", "dist", "shared"}
 
 
 def tracked_files() -> list[Path]:
@@ -19,10 +19,17 @@ def tracked_files() -> list[Path]:
     try:
         listing = subprocess.run(git, cwd=ROOT, capture_output=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
-        found = (path for path in ROOT.rglob("*") if path.is_file())
-        return [path for path in found if not LEFT_OUT & set(path.relative_to(ROOT).parts)]
+        return files_not_ignored(ROOT)
     names = [name for name in listing.decode().split("\0") if name]
     return [ROOT / name for name in names if (ROOT / name).is_file()]
+
+
+def files_not_ignored(root: Path) -> list[Path]:
+    """Every file below `root` but those that its .gitignore names and git's own."""
+    lines = (root / ".gitignore").read_text(encoding="utf-8").splitlines()
+    ignored = GitIgnoreSpec.from_lines([".git", *lines])
+    found = (path for path in root.rglob("*") if path.is_file())
+    return [path for path in found if not ignored.match_file(path.relative_to(root))]
 
 
 def modules(*packages: str) -> dict[str, Path]:

@@ -15,7 +15,6 @@ import app.cli
 import dev
 from app.core import startup
 from engine import cli
-from engine.runtime import bench
 from tests.project.checkout import ROOT, tracked_files
 
 
@@ -29,9 +28,7 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
 
 
 COMMANDS = [
-    each
-    for command in (app.cli.parser(), cli.parser(), bench.parser(), dev.parser())
-    for each in parsers(command)
+    each for command in (app.cli.parser(), cli.parser(), dev.parser()) for each in parsers(command)
 ]
 
 
@@ -64,6 +61,8 @@ BLANK = ["", " ", "\t\n"]
         ("serve", "--allow-origin"),
         ("chat", "--model"),
         ("chat", "--prompt"),
+        ("bench decode", "--model"),
+        ("bench decode", "--json"),
     ],
 )
 def test_a_blank_value_is_refused_as_a_mistake_of_usage(
@@ -72,9 +71,27 @@ def test_a_blank_value_is_refused_as_a_mistake_of_usage(
     """An unset variable of a script gives one; the working folder is no model that was meant."""
     model = [] if option == "--model" else ["--model", "demo"]
     with pytest.raises(SystemExit) as raised:
-        cli.main([verb, *model, option, blank])
+        cli.main([*verb.split(), *model, option, blank])
     assert raised.value.code == 2
     assert option in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "end"),
+    [
+        (["serve", "--model", "demo", "--port", "no"], "(see headrace serve --help)"),
+        (["chat"], "(see headrace chat --help)"),
+        (["--hiden"], "(see headrace --help)"),
+    ],
+)
+def test_a_mistake_of_usage_is_told_in_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], end: str
+) -> None:
+    with pytest.raises(SystemExit) as raised:
+        app.cli.main(arguments)
+    assert raised.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ") and line.endswith(end)
 
 
 # --- what texts suggest ---------------------------------------------------------------------------
@@ -108,6 +125,12 @@ def test_every_command_that_a_text_suggests_is_understood() -> None:
             dev.parser().parse_known_args(rest)
         else:
             cli.parser().parse_args([name, *rest])
+
+
+def test_the_app_s_command_and_the_engine_s_say_the_same_of_each_verb() -> None:
+    for help_page in (app.cli.parser().format_help(), cli.parser().format_help()):
+        told = re.findall(r"^ +(\w+)  +(.+)$", help_page.partition("verbs:\n")[2], re.MULTILINE)
+        assert told == [(name, verb.SUMMARY) for name, verb in cli.VERBS.items()]
 
 
 @pytest.mark.parametrize("verb", ["serve", "chat", "bench"])

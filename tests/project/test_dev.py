@@ -302,9 +302,11 @@ def test_a_folder_with_an_umlaut_is_found_in_any_locale(checkout: Path) -> None:
     """With the venv module's own site, where .pth files are read."""
     site = checkout / ".venv" / "lib" / "python3.11" / "site-packages"
     site.mkdir(parents=True)
-    (site / "_headrace.pth").write_text(f"{checkout}\n", encoding="utf-8")
+    links = site / "_editable_skbc_headrace.pth"
+    links.write_text(f"import json\n{checkout}\n{checkout}\n", encoding="utf-8")
     environment.spell_paths_in_ascii()
-    assert (site / "_headrace.pth").read_bytes().isascii()
+    assert links.read_bytes().isascii()
+    assert links.read_text().startswith("import json\n")
     program = "import site, sys; site.addsitedir(sys.argv[1]); print(ascii(sys.path[-1]))"
     plain = {"LC_ALL": "C", "PATH": os.environ["PATH"], "PYTHONUTF8": "0"}
     if os.name == "nt":
@@ -326,8 +328,8 @@ def test_a_taken_port_is_seen() -> None:
     assert not dev.port_is_taken(port)
 
 
-def test_the_full_table_counts_each_suite(tmp_path: Path) -> None:
-    results = tmp_path / "results.xml"
+def test_the_full_page_counts_each_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results, left_out, plain = (tmp_path / name for name in ("r.xml", "l.json", "p.txt"))
     results.write_text(
         "<testsuites><testsuite>"
         '<testcase classname="tests.server.test_a" name="x" time="1.5"/>'
@@ -335,6 +337,59 @@ def test_the_full_table_counts_each_suite(tmp_path: Path) -> None:
         '<testcase classname="tests.app.test_c" name="z" time="0.1"><skipped/></testcase>'
         "</testsuite></testsuites>"
     )
-    table = dev.full_table(results)
-    assert "| app | 0 | 0 | 1 | 0.1 |" in table
-    assert "| server | 1 | 1 | 0 | 2.0 |" in table
+    left_out.write_text('[["gpus", "gpu", 3], ["server", "gpu", 2], ["server", "odd", 1]]')
+    monkeypatch.setattr(dev, "PLAIN_TIMES", plain)
+    page = dev.full_page(results, left_out)
+    assert "| app | 0 | 0 | 1 | 0 | 0.1 |" in page
+    assert "| gpus | 0 | 0 | 0 | 3 (gpu) | 0.0 |" in page
+    assert "| server | 1 | 1 | 0 | 2 (gpu), 1 (odd) | 2.0 |" in page
+    assert "plain" not in page
+    plain.write_text("2026-11-29, commit abc: ruff check 1 s, pytest 200 s")
+    assert dev.full_page(results, left_out).endswith("abc: ruff check 1 s, pytest 200 s.\n")
+
+
+@pytest.mark.parametrize(("more", "passes"), [([], True), ([], False), (["tests/x"], True)])
+def test_only_a_whole_plain_run_that_passes_is_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], passes: bool
+) -> None:
+    monkeypatch.setattr(dev, "setup", lambda: None)
+    monkeypatch.setattr(dev, "ensure_libraries", lambda needed: None)
+    monkeypatch.setattr(dev, "run_step", lambda command: int(not passes))
+    monkeypatch.setattr(dev, "PLAIN_TIMES", tmp_path / "times.txt")
+    assert dev.main(["test", *more]) == int(not passes)
+    assert (tmp_path / "times.txt").exists() == (passes and not more)
+    if passes and not more:
+        said = (tmp_path / "times.txt").read_text()
+        assert re.fullmatch(r"[\d-]+, commit \w+: ruff check \d+ s, .*, pytest \d+ s", said)
+
+
+def test_what_is_left_out_is_written_down_with_its_reason(tmp_path: Path) -> None:
+    table = tmp_path / "left-out.json"
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    chosen = ["tests/project/test_fresh_clone.py", "tests/project/test_tree.py"]
+    for full in ([], ["--full"]):
+        collected = subprocess.run(
+            [*command, *full, f"--left-out={table}", *chosen],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        rows = json.loads(table.read_text())
+        if full:
+            assert rows == []
+        else:
+            ((suite, marker, count),) = rows
+            assert (suite, marker) == ("project", "full")
+            assert f"{count} deselected" in collected.stdout
+
+
+def test_a_full_run_tries_ten_times_as_many_examples() -> None:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+    command += ["--hypothesis-show-statistics", "tests/context/test_pages.py", "-k", "counted"]
+    tried = []
+    for full in ([], ["--full"]):
+        run = [*command, *full]
+        said = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        tried.append(sum(int(number) for number in re.findall(r" (\d+) passing, ", said)))
+    assert tried[1] >= 5 * tried[0] > 0

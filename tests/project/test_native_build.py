@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import pytest
 
-from installers import native
+from installers import environment, native
 from tests.project.checkout import ROOT
 
 
@@ -97,3 +97,19 @@ def test_the_loader_looks_where_the_set_up_builds() -> None:
     text = (ROOT / "engine" / "native" / "library.py").read_text(encoding="utf-8")
     assert '"_build"' in text
     assert native.BUILD == ROOT / "engine" / "native" / "_build"
+
+
+def test_where_the_system_has_no_cmake_the_pinned_one_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(environment, "VENV", tmp_path)
+    asked: list[str] = []
+    monkeypatch.setattr(environment, "pip", lambda *arguments: asked.extend(arguments))
+    own = environment.cmake()
+    assert Path(own).parent == environment.venv_python().parent
+    assert asked == ["--requirement", str(environment.BUILD_TOOLS)]
+    Path(own).parent.mkdir(parents=True)
+    Path(own).touch()
+    assert environment.cmake() == own
+    assert len(asked) == 2

@@ -7,14 +7,12 @@ import re
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.project.checkout import ROOT
+from tests.project.serving import end_with_everything, printed, serving
 
 pytestmark = [
     pytest.mark.skipif(os.name == "nt", reason="POSIX signals end the program"),
@@ -32,50 +30,18 @@ sys.exit(dev.main(["run", *sys.argv[1:]]))
 """
 
 
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    program = subprocess.Popen(
-        [sys.executable, "-c", RUN, "--port", "0"],
-        cwd=ROOT,
-        env=os.environ | {"HEADRACE_HOME": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    # A reader that waits for a line that never comes is woken by the end of the program.
-    alarm = threading.Timer(270, program.kill)
-    alarm.start()
-    yield program
-    alarm.cancel()
-    if program.poll() is None:
-        for process in psutil.Process(program.pid).children(recursive=True):
-            process.kill()
-        program.kill()
-    program.communicate()
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
 def test_it_answers_and_ends_with_everything_it_started(
-    running: subprocess.Popen[str], number: signal.Signals
+    tmp_path: Path, number: signal.Signals
 ) -> None:
-    assert running.stdout is not None
-    lines = []
-    for line in running.stdout:
-        lines.append(line)
-        if line.startswith("Ctrl-C"):
-            break
-    text = "".join(lines)
-    assert "/v1/chat/completions" in text, text
-    answer = text.split("\n> ")[1].split("\n", 1)[1].removesuffix("Ctrl-C ends Headrace.\n")
-    assert answer.strip(), text
-    assert re.search(r"The model answers \d+\.\d s after the start", text), text
-    assert " INFO " not in text, text
-    started = psutil.Process(running.pid).children(recursive=True)
-    assert started
-    running.send_signal(number)
-    assert running.wait(timeout=30) == 0
-    _, alive = psutil.wait_procs(started, timeout=5)
-    assert alive == []
+    command = [sys.executable, "-c", RUN, "--port", "0"]
+    environment = os.environ | {"HEADRACE_HOME": str(tmp_path)}
+    with serving(command, ROOT, environment) as program:
+        text, answer = printed(program)
+        assert answer, text
+        assert re.search(r"The model answers \d+\.\d s after the start", text), text
+        assert " INFO " not in text, text
+        end_with_everything(program, number)
 
 
 def test_a_model_that_does_not_load_is_told_once(tmp_path: Path) -> None:

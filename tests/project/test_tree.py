@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -13,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 import engine
 from app.core import startup
-from tests.project.checkout import ROOT, modules, tracked_files
+from tests.project.checkout import ROOT, files_not_ignored, modules, tracked_files
 
 TOP = {
     *("app", "engine", "resources", "installers", "benchmarks", "tests", "docs", ".ci"),
@@ -96,22 +97,60 @@ def test_the_debian_package_asks_for_every_library_that_qt_loads() -> None:
     assert sorted(asked) == sorted({package for group in needed for package in group.values()})
 
 
-def locked() -> dict[str, Requirement]:
-    text = (ROOT / "installers" / "requirements" / "locked.txt").read_text(encoding="utf-8")
-    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+def test_without_git_the_files_are_those_that_it_does_not_ignore(tmp_path: Path) -> None:
+    (tmp_path / ".gitignore").write_bytes((ROOT / ".gitignore").read_bytes())
+    ours = ["dev.py", "engine/native/source/a.h", "app/build.py", "engine/native/build.txt"]
+    others = [".venv/bin/x", "engine/native/_build/x.so", "app/__pycache__/x.py", "x/dist/x"]
+    for name in (*ours, *others):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    listing = ["git", "ls-files", "--others", "--exclude-per-directory=.gitignore"]
+    said = subprocess.run(listing, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert set(said.splitlines()) == {".gitignore", *ours}
+    found = {path.relative_to(tmp_path).as_posix() for path in files_not_ignored(tmp_path)}
+    assert found == {".gitignore", *ours}
+
+
+def test_property_tests_try_more_in_a_full_run() -> None:
+    """A number of examples that stands alone would override the profile of a full run."""
+    alone = re.compile(r"\bsettings\([^()]*max_examples=\d")
+    tests = [path for path in tracked_files() if path.name.startswith("test_")]
+    assert tests
+    assert [path.name for path in tests if alone.search(path.read_text(encoding="utf-8"))] == []
+
+
+REQUIREMENTS = ROOT / "installers" / "requirements"
+
+
+def locked(*names: str) -> dict[str, Requirement]:
+    texts = [(REQUIREMENTS / name).read_text(encoding="utf-8") for name in names or ["locked.txt"]]
+    lines = [line for line in "".join(texts).splitlines() if line and not line.startswith("#")]
     pins = [Requirement(line) for line in lines]
     return {canonicalize_name(pin.name): pin for pin in pins}
 
 
-def test_every_pin_is_exact_and_lies_in_the_project_s_range() -> None:
+def test_every_pin_lies_in_the_project_s_range() -> None:
     pins = locked()
-    for name, pin in pins.items():
-        assert [clause.operator for clause in pin.specifier] == ["=="], name
     extras = PROJECT["optional-dependencies"].values()
     for line in [*PROJECT["dependencies"], *(line for extra in extras for line in extra)]:
         wanted = Requirement(line)
         (clause,) = pins[canonicalize_name(wanted.name)].specifier
         assert wanted.specifier.contains(clause.version), line
+
+
+def test_whatever_is_installed_is_pinned_in_the_lists() -> None:
+    """No version stands in the code, and each list is read by it."""
+    sources = [*modules("installers").values(), ROOT / "dev.py"]
+    texts = {path: path.read_text(encoding="utf-8") for path in sources}
+    assert [path.name for path, text in texts.items() if re.search(r"\w==\d", text)] == []
+    lists = sorted(REQUIREMENTS.iterdir())
+    for path in lists:
+        assert any(f'"{path.name}"' in text for text in texts.values()), path
+    pins = locked(*(path.name for path in lists))
+    assert {"cmake", "torch"} <= set(pins)
+    for name, pin in pins.items():
+        assert [clause.operator for clause in pin.specifier] == ["=="], name
 
 
 def test_the_lock_has_everything_that_is_pulled_in() -> None:

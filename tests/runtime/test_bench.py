@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 from transformers import LlamaConfig
 
+from engine import cli
 from engine.runtime import bench, bench_twin
 from tests.runtime.conftest import SMALL, save
+
+
+def run_decode(arguments: list[str]) -> int:
+    return cli.main(["bench", "decode", *arguments])
 
 
 def test_it_measures_beside_transformers_and_writes_the_record(
@@ -17,7 +22,7 @@ def test_it_measures_beside_transformers_and_writes_the_record(
 ) -> None:
     file = tmp_path / "new" / "here.json"
     measured = f"--model {model} --tokens 12 --rounds 2 --threads 1 --device cpu --json {file}"
-    code = bench.main(["decode", *measured.split()])
+    code = run_decode(measured.split())
     printed = capsys.readouterr().out
     assert code == 0
     record = json.loads(file.read_text())
@@ -35,13 +40,13 @@ def test_it_measures_beside_transformers_and_writes_the_record(
 def test_a_twin_ties_its_embedding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tied = save(LlamaConfig(**SMALL, tie_word_embeddings=True), tmp_path / "tied")
     arguments = ["--model", str(tied), "--tokens", "8", "--rounds", "1", "--threads", "1"]
-    assert bench.run_decode([*arguments, "--device", "cpu"]) == 0
+    assert run_decode([*arguments, "--device", "cpu"]) == 0
     assert "first 8 of 8 greedy tokens are equal" in capsys.readouterr().out
 
 
 def test_slots_are_in_the_name(moe_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--model", str(moe_model), "--tokens", "4", "--rounds", "1", "--threads", "1"]
-    assert bench.run_decode([*arguments, "--device", "sim", "--moe-cache-rate", "0.5"]) == 0
+    assert run_decode([*arguments, "--device", "sim", "--moe-cache-rate", "0.5"]) == 0
     assert "decode sim 50% float32" in capsys.readouterr().out
 
 
@@ -50,7 +55,7 @@ def test_without_transformers_it_says_so(
 ) -> None:
     monkeypatch.setattr(bench, "transformers_version", lambda: "")
     arguments = ["--model", str(dense_model), "--tokens", "4", "--rounds", "1", "--threads", "1"]
-    assert bench.run_decode(arguments) == 0
+    assert run_decode(arguments) == 0
     printed = capsys.readouterr().out
     assert "not installed" in printed and " x transformers" not in printed
 
@@ -62,25 +67,45 @@ def test_transformers_is_found_where_it_is_installed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "says"),
+    ("arguments", "says"),
     [
-        ([], 2, "there is: decode"),
-        (["warp"], 2, "warp"),
-        (["decode", "--model", "/nowhere/at/all", "--alone"], 1, "/nowhere/at/all"),
-        (["decode", "--rounds", "0"], 1, "--rounds is 0"),
-        (["decode", "--tokens", "1"], 1, "--tokens is 1"),
+        ([], "MEASUREMENT"),
+        (["warp"], "warp"),
+        (["decode", "--rounds", "0"], "--rounds"),
+        (["decode", "--tokens", "1"], "--tokens"),
+        (["decode", "--moe-cache-rate", "2"], "--moe-cache-rate"),
     ],
 )
-def test_refusals(
-    arguments: list[str], code: int, says: str, capsys: pytest.CaptureFixture[str]
+def test_mistakes_of_usage(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert bench.main(arguments) == code
-    assert says in capsys.readouterr().err
+    with pytest.raises(SystemExit) as raised:
+        cli.main(["bench", *arguments])
+    assert raised.value.code == 2
+    assert says in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_decode(["--model", "/nowhere/at/all", "--alone"]) == 1
+    assert "/nowhere/at/all" in capsys.readouterr().err
+
+
+def test_a_record_that_cannot_be_written_is_refused_before_the_measurement(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There is no such model, so that a measurement would complain about that."""
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file" / "record.json"):
+        assert run_decode(["--model", "/nowhere/at/all", "--json", str(path)]) == 1
+        assert f"--json {path} cannot be written" in capsys.readouterr().err
+    assert run_decode(["--model", "/nowhere/at/all", "--json", str(tmp_path / "new.json")]) == 1
+    assert "/nowhere/at/all" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_run_that_does_not_fit_is_an_error(
     dense_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--model", str(dense_model), "--tokens", "300", "--alone", "--threads", "1"]
-    assert bench.run_decode(arguments) == 1
+    assert run_decode(arguments) == 1
     assert "tokens were decoded" in capsys.readouterr().err

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.errors import InvalidRequest, OutOfMemory
+from engine.errors import InvalidRequest, OutOfMemory, StepPoisoned
 from engine.runtime import faults
 
 
@@ -24,6 +24,7 @@ def test_torchs_own_lack_of_memory_is_recognised() -> None:
         (OutOfMemory("all slots are locked"), True, False),
         (torch.OutOfMemoryError("CUDA out of memory"), True, False),
         (torch.AcceleratorError("CUDA error: unspecified launch failure"), False, True),
+        (StepPoisoned("A step was given up."), False, True),
         (RuntimeError("shapes differ"), False, False),
         (IndexError(), False, False),
     ],
@@ -31,6 +32,13 @@ def test_torchs_own_lack_of_memory_is_recognised() -> None:
 def test_kinds_of_errors(error: Exception, memory: bool, device: bool) -> None:
     assert faults.is_out_of_memory(error) is memory
     assert faults.is_device_fault(error) is device
+
+
+def test_a_poisoned_step_ends_the_process_and_says_why() -> None:
+    poisoned = StepPoisoned("A step was given up: the step did not end in time.")
+    assert faults.device_fault(poisoned) is poisoned
+    lost = faults.device_fault(torch.AcceleratorError("CUDA error: unspecified launch failure"))
+    assert "unspecified launch failure" in lost.message
 
 
 def test_typed_errors_keep_their_code_and_others_get_one() -> None:

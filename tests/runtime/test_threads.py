@@ -1,31 +1,39 @@
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
-import psutil
 import pytest
 import torch
 
 from engine.errors import InvalidRequest
+from engine.native.topology import topology
 from engine.runtime.threads import apply_threads, default_threads
 
 
-@pytest.mark.parametrize(
-    ("physical", "logical", "allowed", "threads"),
-    [(8, 16, 16, 8), (8, 16, 4, 2), (8, 16, 3, 2), (8, 8, 5, 5), (4, 8, 1, 1), (None, 6, 6, 6)],
-)
-def test_one_thread_a_core_that_may_be_used(
-    monkeypatch: pytest.MonkeyPatch, physical: int | None, logical: int, allowed: int, threads: int
-) -> None:
-    monkeypatch.setattr(psutil, "cpu_count", lambda logical: logical_or(logical))
+def test_the_default_is_the_topology_s() -> None:
+    assert default_threads() == topology().threads
 
-    def logical_or(wanted: bool) -> int | None:
-        return logical if wanted else physical
 
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(allowed)), raising=False)
-    assert default_threads() == threads
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux where its threads run")
+def test_the_library_s_threads_run_on_cores_that_may_be_used() -> None:
+    program = (
+        "import os, time, torch; from pathlib import Path;"
+        "from engine.kernels.linear import linear; from engine.formats.weight import StoredWeight;"
+        "from engine.native.library import library; from engine.runtime.threads import *;"
+        "apply_threads(2); native = library();"
+        "before = os.sched_getaffinity(0);"
+        "w = StoredWeight('float32', (512, 512), {'weight': torch.randn(512, 512)});"
+        "[linear(torch.ones(64, 512), w, None) for _ in range(20)]; time.sleep(0.2);"
+        "masks = [os.sched_getaffinity(int(t.name)) for t in Path('/proc/self/task').iterdir()];"
+        "print(native is None or native.placed, before == os.sched_getaffinity(0));"
+        "print(all(mask <= before for mask in masks))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100
+    )
+    placed = "1" if len(topology().cores) > 1 else "0"
+    assert done.stdout.split() in ([placed, "True", "True"], ["True"] * 3), done.stderr
 
 
 def test_the_option_wins_and_zero_is_the_default() -> None:

@@ -12,6 +12,7 @@ from engine.scheduler.integrity import check
 from engine.scheduler.limits import Limits
 from engine.scheduler.scheduler import Ending
 from engine.scheduler.sequence import State
+from tests.properties import examples
 from tests.scheduler.simulation import Simulation, alone
 
 
@@ -347,7 +348,7 @@ def test_a_solitary_sequence_is_forgiven_after_progress() -> None:
         assert simulation.outputs[each.request] == alone(each, 200)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 @given(
     shapes=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 60)), min_size=1, max_size=7),
     faults=st.lists(st.booleans(), max_size=60),

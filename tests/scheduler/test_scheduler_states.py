@@ -10,6 +10,7 @@ from engine.errors import ContextLengthExceeded, Overloaded
 from engine.messages import Submit
 from engine.scheduler.integrity import check
 from engine.scheduler.limits import Limits
+from tests.properties import examples
 from tests.scheduler.simulation import Simulation, alone
 
 # Steps within which the oldest request must gain: its longest prompt in the smallest chunks, once
@@ -147,4 +148,4 @@ class Lives(RuleBasedStateMachine):
 
 
 TestLives = Lives.TestCase
-TestLives.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestLives.settings = settings(max_examples=examples(60), stateful_step_count=25)

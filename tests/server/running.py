@@ -7,10 +7,11 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx2 as httpx
 import psutil
@@ -34,7 +35,10 @@ def wait_for(condition: Callable[[], Any], seconds: float, what: str) -> Any:
 
 
 def headrace(
-    *arguments: str, constants: Constants | None = None, **environment: str
+    *arguments: str,
+    constants: Constants | None = None,
+    stderr: int | IO[str] = subprocess.PIPE,
+    **environment: str,
 ) -> subprocess.Popen[str]:
     """The command, in which constants of modules may have other values: shorter times, say."""
     start = ["-m", "engine.cli"]
@@ -49,7 +53,7 @@ def headrace(
     return subprocess.Popen(
         [sys.executable, *start, *arguments],
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
         env={**os.environ, **environment},
     )
@@ -115,29 +119,34 @@ def running(
     constants: Constants | None = None,
 ) -> Iterator[Server]:
     """A server on a free port; afterwards neither it nor any child of it may be left."""
-    process = headrace(
-        *("serve", "--model", str(model), "--port", "0", "--threads", "1", *options),
-        constants=constants,
-        HEADRACE_HOME=str(home),
-    )
-    family: list[psutil.Process] = []
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line.startswith("Headrace listens on http://"), line + process.communicate()[1]
-        server = Server(process, line.split()[-1], home, Path(model).name)
-        with server.http:
-            if ready:
-                server.wait_ready()
-            yield server
+    # Nobody reads what it logs: in a pipe that is full it would wait for ever.
+    with tempfile.TemporaryFile("w+") as log:
+        process = headrace(
+            *("serve", "--model", str(model), "--port", "0", "--threads", "1", *options),
+            constants=constants,
+            stderr=log,
+            HEADRACE_HOME=str(home),
+        )
+        family: list[psutil.Process] = []
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if not line.startswith("Headrace listens on http://"):
+                log.seek(0)
+                raise AssertionError(line + log.read())
+            server = Server(process, line.split()[-1], home, Path(model).name)
+            with server.http:
+                if ready:
+                    server.wait_ready()
+                yield server
+                if process.poll() is None:
+                    family = server.family()
+                    process.terminate()
+                    assert process.wait(20) == 0
+        finally:
             if process.poll() is None:
-                family = server.family()
-                process.terminate()
-                assert process.wait(20) == 0
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+                process.kill()
+            process.communicate()
     assert_gone(family)
     assert not list((home / "servers").iterdir())
 

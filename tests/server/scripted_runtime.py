@@ -45,6 +45,10 @@ READY = Ready(
 )
 
 
+SECOND_END = 0
+"""Of the tiny model: its generation_config names it after the one that its chats end with."""
+
+
 def say(*events: AnyEvent) -> None:
     sys.stdout.buffer.write(pack(list(events)))
     sys.stdout.buffer.flush()
@@ -116,6 +120,22 @@ def run(script: str, submit: Submit) -> None:
             say(*(Sampled(request=number, token=token) for token in submit.tokens))
             counts = {"prompt_tokens": len(submit.tokens), "completion_tokens": len(submit.tokens)}
             say(Finished(request=number, reason="length", **counts))
+        case "writes-past-ends":
+            counts = {"prompt_tokens": len(submit.tokens)}
+            for made, token in enumerate((40, 41, SECOND_END, 42)):
+                if token in submit.stop_tokens:
+                    say(
+                        Finished(
+                            request=number,
+                            reason="stop",
+                            completion_tokens=made,
+                            stop_token=token,
+                            **counts,
+                        )
+                    )
+                    return
+                say(Sampled(request=number, token=token))
+            say(Finished(request=number, reason="length", completion_tokens=4, **counts))
         case "dies" | "short-of-memory":
             counted = Stats(requests_finished=2, decode_tokens=30, kv_tokens_used=16)
             say(StatsReport(stats=counted), Sampled(request=number, token=5))

@@ -122,6 +122,7 @@ def test_blocks_of_history_are_read(client: anthropic.Anthropic, server: Server)
 
 
 USER_TEXT = {"type": "text", "text": "seven"}
+ANSWER = {"type": "tool_result", "tool_use_id": "t9", "content": "seven"}
 
 
 @pytest.mark.parametrize(
@@ -134,6 +135,10 @@ USER_TEXT = {"type": "text", "text": "seven"}
         ({"stop_sequences": [""]}, "stop_sequences"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "image"),
         ({"extra_body": {"made_up": 1}}, "made_up"),
+        ({"messages": [{"role": "user", "content": [{**USER_TEXT, "bold": 1}]}]}, "[0].bold"),
+        ({"system": [{**USER_TEXT, "bold": 1}]}, "system[0].bold"),
+        ({"messages": [{"role": "user", "content": [ANSWER]}]}, "'t9'"),
+        ({"thinking": {"type": "disabled", "depth": 1}}, "thinking.depth"),
         ({"extra_body": {"max_tokens": "many"}}, "max_tokens"),
     ],
 )

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -36,34 +37,95 @@ def test_chat_prints_just_the_answer(tiny_model: Path) -> None:
     assert process.returncode == 0 and talk == once * 2
 
 
-@pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
-def test_ctrl_c_at_the_prompt_ends_the_program(tiny_model: Path) -> None:
-    import fcntl
-    import pty
-    import termios
+class Terminal:
+    """`headrace chat` in a terminal of its own; what it prints comes together, in order."""
 
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "engine.cli", "chat", "--model", str(tiny_model), "--device", "cpu"],
-        stdin=theirs,
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-    )
-    os.close(theirs)
-    shown = b""
-    try:
-        while not shown.endswith(b"> "):
-            shown += os.read(ours, 1024)
-        os.write(ours, b"\x03")
-        assert process.wait(10) == 130
-        shown += os.read(ours, 4096)
-    finally:
-        process.kill()
-        process.communicate()
-        os.close(ours)
-    assert b"Traceback" not in shown and b"Fatal" not in shown
+    def __init__(self, *options: str) -> None:
+        import fcntl
+        import pty
+        import termios
+
+        self._ours, theirs = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "engine.cli", "chat", "--device", "cpu", *options],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(theirs)
+        self.shown = b""
+
+    def type(self, keys: bytes) -> None:
+        os.write(self._ours, keys)
+
+    def until(self, shown: Callable[[bytes], bool]) -> bytes:
+        """What is printed from now on, until it is as wanted or the program ends."""
+        now = b""
+        while not shown(now):
+            try:
+                now += os.read(self._ours, 1024)
+            except OSError:  # the other side is closed
+                break
+        self.shown += now
+        return now
+
+    def prompt(self) -> bytes:
+        return self.until(lambda now: now.endswith(b"> "))
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._ours)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Callable[..., Terminal]]:
+    opened: list[Terminal] = []
+
+    def start(*options: str) -> Terminal:
+        opened.append(Terminal(*options))
+        return opened[-1]
+
+    yield start
+    for one in opened:
+        one.close()
+        assert b"Traceback" not in one.shown and b"Fatal" not in one.shown
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
+def test_ctrl_c_at_the_prompt_ends_the_program_at_the_second_time(
+    tiny_model: Path, terminal: Callable[..., Terminal]
+) -> None:
+    chat = terminal("--model", str(tiny_model))
+    assert b"Ctrl-C stops an answer" in chat.prompt()
+    for _ in range(2):  # what is typed in between makes the next one the first again
+        chat.type(b"half a line\x03")
+        assert b"Once more" in chat.prompt()
+        chat.type(b"/new\n")
+        chat.prompt()
+    chat.type(b"\x03")
+    chat.prompt()
+    chat.type(b"\x03")
+    chat.until(lambda _: False)
+    assert chat.process.wait(10) == 130
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
+def test_ctrl_c_in_an_answer_ends_that_alone(
+    tiny_model: Path, terminal: Callable[..., Terminal]
+) -> None:
+    chat = terminal("--model", str(tiny_model), "--temperature", "0")
+    chat.prompt()
+    chat.type(b"hi\n")
+    chat.until(lambda now: len(now) > 40)
+    chat.type(b"\x03")
+    chat.prompt()
+    assert chat.process.poll() is None
+    chat.type(b"\x04")
+    chat.until(lambda _: False)
+    assert chat.process.wait(10) == 0
 
 
 def test_an_answer_that_the_terminal_cannot_show_is_shown_as_far_as_it_can(

@@ -15,7 +15,7 @@ import pytest
 from engine.server import connection as rules
 from engine.server.connection import BODY_LEAST_BYTES
 from tests.server.raw import Answer, connect, head, post, read, sent
-from tests.server.running import Server, frames, running
+from tests.server.running import Constants, Server, frames, running
 
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
 
@@ -242,6 +242,36 @@ def test_a_low_limit_of_open_files_is_raised(tiny_model: Path, tmp_path: Path) -
         for _ in range(200):
             stack.enter_context(connect(server))
         assert server.health()["model"] == server.model
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such limit")
+@pytest.mark.parametrize("begun", [b"", b"GET /health HT"])
+def test_where_few_files_may_be_open_idle_connections_make_room(
+    tiny_model: Path, tmp_path: Path, begun: bytes
+) -> None:
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # As where no more may be had.
+    few: Constants = {"engine.server.listening": {"DESCRIPTORS": 128}}
+    with contextlib.ExitStack() as stack:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
+        try:
+            server = stack.enter_context(running(tiny_model, tmp_path, ready=False, constants=few))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        idle = [stack.enter_context(connect(server)) for _ in range(200)]
+        for connection in idle:
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(begun)
+        assert server.health()["model"] == server.model
+        idle[0].settimeout(10)
+        with contextlib.suppress(ConnectionResetError):
+            assert idle[0].recv(1) == b""  # the oldest
+        server.process.terminate()
+        _, log = server.process.communicate(timeout=20)
+    assert log.count("new connections wait") <= 1
+    assert "Traceback" not in log
 
 
 def test_idle_and_half_open_connections_disturb_nobody(server: Server) -> None:

@@ -26,7 +26,9 @@ def refusals(server: Server) -> list[str]:
 
 def test_the_models_own_limit(server: Server) -> None:
     for message in refusals(server):
-        assert message.endswith("Shorten the conversation. That is all that this model can take.")
+        assert message.endswith(
+            "Shorten the conversation. The limit is the model's own: no option raises it."
+        )
         assert "--" not in message
 
 

@@ -14,6 +14,7 @@ from engine.server.completions_requests import CompletionRequest
 from engine.server.openai_requests import ChatRequest
 from engine.server.responses_requests import ResponsesRequest
 from engine.server.tokens import TokenizeRequest
+from tests.properties import examples
 from tests.server.running import Server
 
 SCALARS: st.SearchStrategy[Any] = st.one_of(
@@ -135,9 +136,7 @@ def test_no_body_breaks_the_server(server: Server, path: str) -> None:
     limit = {"/v1/responses": "max_output_tokens", "/v1/tokenize": "model"}.get(path, "max_tokens")
     seen: set[int] = set()
 
-    @settings(
-        max_examples=50, deadline=None, suppress_health_check=list(HealthCheck), database=None
-    )
+    @settings(max_examples=examples(50), suppress_health_check=list(HealthCheck), database=None)
     @given(
         values,
         st.one_of(

@@ -10,12 +10,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx2 as httpx
 import psutil
 import pytest
 
 from engine import processes
 from engine.errors import InvalidRequest
 from engine.server.ownership import Ownership
+from tests.server.running import headrace
 
 
 @pytest.fixture
@@ -120,3 +122,22 @@ def test_the_remains_of_a_process_do_not_run() -> None:
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert not processes.is_running(child.pid, *start)
     child.communicate()
+
+
+def test_a_server_runs_without_a_record_where_its_folder_cannot_be_written(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    home = tmp_path / "file" / "home"
+    process = headrace(
+        *("serve", "--model", str(tiny_model), "--port", "0", "--threads", "1"),
+        HEADRACE_HOME=str(home),
+    )
+    assert process.stdout is not None
+    url = process.stdout.readline().split()[-1]
+    assert httpx.get(f"{url}/health", trust_env=False).json()["model"] == tiny_model.name
+    process.terminate()
+    _, log = process.communicate(timeout=20)
+    assert process.returncode == 0
+    (warning,) = [line for line in log.splitlines() if "WARNING" in line]
+    assert str(home) in warning and "HEADRACE_HOME" in warning

@@ -8,12 +8,23 @@ from typing import Any
 
 import pytest
 
+from engine.errors import ModelFilesError
+from engine.server.http import anthropic_error, openai_error
 from tests.server.running import Server
 from tests.server.tiny_model import CONTEXT
 
 USER = {"role": "user", "content": "hi"}
 CHAT, TEXT, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+PART, PART_AT = {"type": "text", "text": "hi"}, "messages[0].content[0]"
+TOLD = {"role": "tool", "tool_call_id": "1", "content": "seven"}
+THINKING = "chat_template_kwargs.enable_thinking"
+
+
+def calling(**fields: Any) -> dict[str, Any]:
+    """An assistant's turn that calls a tool."""
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    return {"role": "assistant", "content": None, "tool_calls": [{**call, **fields}]}
 
 
 @pytest.mark.parametrize(
@@ -30,6 +41,18 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "ob
             {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
             "messages[0].content[0]",
         ),
+        ({"messages": [{"role": "user", "content": [{**PART, "bold": 1}]}]}, PART_AT + ".bold"),
+        ({"messages": [calling(colour="red"), USER]}, "messages[0].tool_calls[0].colour"),
+        (
+            {"messages": [calling(function={"name": "f", "strict": True}), USER]},
+            "messages[0].tool_calls[0].function.strict",
+        ),
+        ({"messages": [calling(), {**TOLD, "tool_call_id": "other"}]}, "messages"),
+        ({"messages": [TOLD, USER]}, "messages"),
+        ({"messages": [USER, {"role": "assistant", "content": "The"}]}, "messages[1].role"),
+        ({"response_format": {"type": "text", "schema": {}}}, "response_format.schema"),
+        ({"chat_template_kwargs": {"made_up": 1}}, "chat_template_kwargs.made_up"),
+        ({"chat_template_kwargs": {"enable_thinking": True}}, THINKING),
         ({"max_tokens": "many"}, "max_tokens"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_completion_tokens": -1}, "max_completion_tokens"),
@@ -64,6 +87,22 @@ def test_chat_names_the_field(server: Server, fields: dict[str, Any], param: str
     error = answer.json()["error"]
     assert error["param"] == param and error["type"] == "invalid_request_error"
     assert error["code"] == "invalid_request" and error["message"]
+
+
+def test_what_cannot_change_an_answer_is_taken(server: Server) -> None:
+    part = {**PART, "cache_control": {"type": "ephemeral"}, "annotations": []}
+    messages = [{"role": "user", "name": "me", "content": [part]}, calling(index=0), TOLD]
+    for fields in (
+        {"messages": messages},
+        {"stream": True, "stream_options": {"include_usage": None}},
+        {"response_format": {"type": "text", "schema": None}},
+        {"chat_template_kwargs": {"enable_thinking": False}},
+    ):
+        answer = server.chat(**fields)
+        assert answer.status_code == 200, answer.text
+    completion = {"model": server.model, "prompt": "x", "max_tokens": 1, "stream": True}
+    options = {"stream_options": {"include_usage": None}}
+    assert server.http.post(TEXT, json={**completion, **options}).status_code == 200
 
 
 def test_tools_that_must_not_be_called_change_nothing(server: Server) -> None:
@@ -141,6 +180,20 @@ def test_a_body_beyond_the_limit(server: Server) -> None:
     chunked = server.http.post(CHAT, content=(b" " * (1 << 20) for _ in range(33)))
     assert chunked.status_code == 413
     assert server.chat().status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("message", "hint", "said"),
+    [
+        ("a.json is not there", "Fetch it.", "a.json is not there. Fetch it."),
+        ("a.json is not there.", "Fetch it.", "a.json is not there. Fetch it."),
+        ("a.json is not there", "", "a.json is not there"),
+    ],
+)
+def test_a_message_and_its_hint_are_sentences(message: str, hint: str, said: str) -> None:
+    error = ModelFilesError(message, hint=hint)
+    assert openai_error(error)["error"]["message"] == said
+    assert anthropic_error(error)["error"]["message"] == said
 
 
 def test_unknown_paths_and_methods(server: Server) -> None:

@@ -26,12 +26,14 @@ from engine.messages import (
     RequestFailed,
     Sampled,
     Sampling,
+    Stats,
     Submit,
     UseVocabulary,
 )
 from engine.options import EngineOptions
 from engine.server import runtime_link, runtime_process
 from engine.server.collected import collect
+from engine.server.counters import with_earlier
 from engine.server.generation import Generation, generate, opened
 from engine.server.http import EventStream
 from engine.server.request_stream import RequestStream
@@ -93,7 +95,7 @@ def test_a_hang_up_reaches_the_runtime_once(caplog: pytest.LogCaptureFixture) ->
         event = await stream.next()
         assert isinstance(event, Finished) and event.reason == "cancelled"
         await stream.cancel()
-        assert link.live_requests == 0
+        assert not link._streams
 
     with_link("waits", use)
     assert caplog.text.count("took Cancel(request=1)") == 1
@@ -236,7 +238,7 @@ def test_a_hang_up_before_the_first_event_of_a_stream_cancels(
             pass
 
         await EventStream(frames(), source=source)({"method": "POST"}, hung_up, nobody)
-        while link.live_requests:
+        while link._streams:
             await asyncio.sleep(0.01)
 
     with_link("silent", use)
@@ -259,6 +261,14 @@ def test_counters_go_on_over_restarts() -> None:
             assert stats.kv_tokens_used == 0  # no counter: the new runtime has its own
 
     with_link("dies", use)
+
+
+def test_the_time_to_the_first_token_is_kept_until_there_is_another() -> None:
+    before = Stats(state="ready", ttft_s=0.2, ttft_worst_s=0.9)
+    kept = with_earlier(Stats(state="ready"), before)
+    assert (kept.ttft_s, kept.ttft_worst_s) == (0.2, 0.9)
+    newer = with_earlier(Stats(state="ready", ttft_s=0.3, ttft_worst_s=0.3), before)
+    assert (newer.ttft_s, newer.ttft_worst_s) == (0.3, 0.9)
 
 
 def test_a_step_that_does_not_end_is_ended_and_named() -> None:
@@ -370,7 +380,7 @@ def test_a_hang_up_while_the_pipe_is_full_cancels(caplog: pytest.LogCaptureFixtu
         large = Submit(request=0, tokens=[1] * 1_000_000, max_tokens=9)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(link.submit(large), 0.3)
-        assert link.live_requests == 0
+        assert not link._streams
         process.resume()
         stream = await link.submit(SUBMIT)
         assert isinstance(await stream.next(), Admitted)

@@ -11,7 +11,7 @@ from app.core import health, memory_view, units
 from app.core.advice import names_settings
 from app.core.history import History
 from app.core.settings import Settings
-from app.core.supervisor import EngineView, Phase
+from app.core.supervisor import RUNNING, EngineView, Phase
 from app.ui import theme
 from app.ui.widgets.banner import Banner
 from app.ui.widgets.basics import Card, button, column, label, restyle, row, split_unit
@@ -43,6 +43,8 @@ _STARTABLE = (Phase.STOPPED, Phase.GAVE_UP, Phase.BACKING_OFF)
 class DashboardPage(QScrollArea):
     start_asked = Signal()
     stop_asked = Signal()
+    own_asked = Signal()
+    """An engine of the app's own, beside somebody else's that is used now."""
     restart_asked = Signal()
     log_asked = Signal()
     settings_asked = Signal()
@@ -108,6 +110,7 @@ class DashboardPage(QScrollArea):
         self.toggle.setEnabled(view.phase is not Phase.STOPPING and (startable or view.ours))
         self.toggle.setToolTip("" if startable or view.ours else _NOT_OURS)
         restyle(self.toggle, primary=startable)
+        self.own.setVisible(view.outside and view.phase in RUNNING)
         if view.phase is not Phase.READY:
             self._speed.clear()
             self._sparkline.show_values((), HISTORY_SAMPLES)
@@ -154,11 +157,15 @@ class DashboardPage(QScrollArea):
         self._progress.setAccessibleName("Loading progress")
         self.toggle = button("Start engine", primary=True)
         self.toggle.clicked.connect(self._toggle)
+        self.own = button("Start own engine")
+        self.own.setToolTip("Starts the engine of the settings; the one that runs now is left.")
+        self.own.clicked.connect(self.own_asked)
         words = column(4)
         words.addWidget(self._headline)
         words.addWidget(self._facts)
         top = row(16)
         top.addLayout(words, 1)
+        top.addWidget(self.own, 0, Qt.AlignmentFlag.AlignTop)
         top.addWidget(self.toggle, 0, Qt.AlignmentFlag.AlignTop)
         card.body.addLayout(top)
         card.body.addWidget(self._progress)

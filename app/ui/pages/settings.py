@@ -41,7 +41,7 @@ _DEVICES = (
 )
 _NOT_OURS = (
     "The engine that runs now was started outside the app and keeps its own settings. "
-    "These are for the next one that the app starts."
+    "These are for the app's own engine: with a port that is free, Apply starts it."
 )
 _CLOSE = (
     ("ask", "Ask"),
@@ -221,7 +221,7 @@ class SettingsPage(QWidget):
         self.port.valueChanged.connect(self._edited)
         self.api_key.textChanged.connect(self._edited)
         self.apply.clicked.connect(self._apply)
-        self.revert.clicked.connect(lambda: self._show(self._store.now))
+        self.revert.clicked.connect(self._revert)
         store = self._store
         self.at_launch.toggled.connect(lambda on: store.update(start_engine_at_launch=on))
         self.on_close.currentIndexChanged.connect(
@@ -264,15 +264,27 @@ class SettingsPage(QWidget):
         elsewhere = self._endpoint and not self._endpoint.endswith(f":{draft.port}")
         now = f"The engine that runs now is at {self._endpoint}/v1."
         self._rows["port"].show_note(now if elsewhere else "")
-        self.apply.setText(_apply_words(self._view))
+        self.apply.setText(_apply_words(self._view, elsewhere=bool(elsewhere)))
         self.revert.setEnabled(changed)
         self._pending.setText("The engine's settings have changed.")
         self._bar.setVisible(changed)
 
     def _apply(self) -> None:
         draft = self.draft
+        self._focus_changed()
         self._store.update(**{name: getattr(draft, name) for name in ENGINE_FIELDS})
         self.apply_asked.emit()
+
+    def _revert(self) -> None:
+        self._focus_changed()
+        self._show(self._store.now)
+
+    def _focus_changed(self) -> None:
+        """The bar with the button that was pressed goes away: stay at what was changed."""
+        now, draft = self._store.now, self.draft
+        changed = [name for name in ENGINE_FIELDS if getattr(now, name) != getattr(draft, name)]
+        if changed:
+            self._rows[changed[0]].editor.setFocus()
 
     def _choose_folder(self) -> None:
         if chosen := QFileDialog.getExistingDirectory(self, "Model folder", self._start_folder()):
@@ -290,7 +302,10 @@ class SettingsPage(QWidget):
         return str(path.parent if path is not None and path.exists() else Path.home())
 
 
-def _apply_words(view: EngineView) -> str:
+def _apply_words(view: EngineView, *, elsewhere: bool) -> str:
+    """`elsewhere`: what runs now has another port."""
+    if view.phase in RUNNING and view.outside:
+        return "Apply and start own engine" if elsewhere else "Apply"
     if view.phase in RUNNING:
         return "Apply and restart engine" if view.ours else "Apply"
     return "Apply" if view.phase is Phase.STOPPED else "Apply and start engine"

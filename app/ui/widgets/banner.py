@@ -7,6 +7,7 @@ from PySide6.QtWidgets import QFrame, QLabel, QPushButton
 
 from app.ui import theme
 from app.ui.widgets.basics import button, column, label, row
+from engine.errors import told
 
 
 class Banner(QFrame):
@@ -46,5 +47,5 @@ class Banner(QFrame):
         self._hint.setText(hint)
         self._hint.setVisible(bool(hint))
         self.setAccessibleName("Problem")
-        self.setAccessibleDescription(f"{text} {hint}".strip())
+        self.setAccessibleDescription(told(text, hint))
         self.setVisible(bool(text))

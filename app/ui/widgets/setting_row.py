@@ -11,6 +11,7 @@ from app.ui.widgets.basics import column, label, row
 class SettingRow(QWidget):
     def __init__(self, name: str, hint: str, editor: QWidget) -> None:
         super().__init__()
+        self.editor = editor
         words = column(2)
         title = label(name)
         title.setBuddy(editor)

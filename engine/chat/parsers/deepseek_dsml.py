@@ -24,8 +24,8 @@ def calls(stream: OutputStream, tools: Sequence[Tool]) -> Calls:
     mark = stream.mark(MARK)
     block = r"(?:function_calls|tool_calls)>"
     tags = Tags(
-        header=rf'(?:<{mark}{block}\s*+)?<{mark}invoke name="(?P<name>[^"\n]++)">',
-        parameter=rf'<{mark}parameter name="(?P<key>[^"\n]++)"'
+        header=rf'(?:<{mark}{block}\s*+)?<{mark}invoke name="(?P<name>[^"\n]{{1,256}}+)">',
+        parameter=rf'<{mark}parameter name="(?P<key>[^"\n]{{1,256}}+)"'
         r'(?: string="(?P<string>true|false)")?>',
         value_end=rf"</{mark}parameter>(?=\s*+(?:<{mark}parameter |</{mark}invoke>))",
         end=rf"</{mark}invoke>",

@@ -26,8 +26,8 @@ def speaks(template: str) -> bool:
 def calls(stream: OutputStream, _tools: Sequence[Tool]) -> Calls:
     separator = stream.mark(SEPARATOR)
     # V3 and R1 write `function`, the name and a fenced block; V3.1 the name and plain JSON.
-    fenced = rf"function{separator}(?P<fenced>[^\n`]++)\n```json\n"
-    plain = rf"(?P<plain>(?!function{separator})[^\n]*?){separator}"
+    fenced = rf"function{separator}(?P<fenced>[^\n`]{{1,256}}+)\n```json\n"
+    plain = rf"(?P<plain>(?!function{separator})[^\n]{{0,256}}?){separator}"
     header = rf"(?:{stream.mark(BLOCK)}\s*+)?{stream.mark(BEGIN)}(?:{fenced}|{plain})"
     closing = compiled(rf"\s*+(?:```)?+\s*+{stream.mark(END)}")
 

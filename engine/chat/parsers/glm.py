@@ -24,8 +24,8 @@ def calls(stream: OutputStream, tools: Sequence[Tool]) -> Calls:
     value, value_end = mark("<arg_value>"), mark("</arg_value>")
     end = mark("</tool_call>")
     tags = Tags(
-        header=rf"{mark('<tool_call>')}(?P<name>[^<{{\n]*?)\s*+(?={key}|{end})",
-        parameter=rf"{key}(?P<key>.*?){key_end}\s*+{value}",
+        header=rf"{mark('<tool_call>')}(?P<name>[^<{{\n]{{0,256}}?)\s*+(?={key}|{end})",
+        parameter=rf"{key}(?P<key>.{{0,256}}?){key_end}\s*+{value}",
         value_end=rf"{value_end}(?=\s*+(?:{key}|{end}))",
         end=end,
     )

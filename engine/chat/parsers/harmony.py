@@ -26,7 +26,7 @@ def parser(special: Collection[str], *, tools: bool) -> ScriptedParser:
 def _messages(stream: OutputStream, *, tools: bool) -> Script:
     start, channel = stream.mark(START), stream.mark(CHANNEL)
     message, end, call = stream.mark(MESSAGE), stream.mark(END), stream.mark(CALL)
-    recipient = r"\s*+to=(?:functions\.)?(?P<{}>[\w.-]++)"
+    recipient = r"\s*+to=(?:functions\.)?(?P<{}>[\w.-]{{1,256}}+)"
     # The prompt ends with the role, so the first message has none.
     header = compiled(
         rf"(?:{start}assistant)?(?:{recipient.format('before')})?\s*+{channel}"

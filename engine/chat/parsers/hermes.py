@@ -17,6 +17,7 @@ from engine.chat.parsers.tools import Tool
 NAME = "hermes"
 
 _STRING = r'"(?:[^"\\]|\\.)*+"'
+_NAME = r'"(?:[^"\\]|\\.){0,256}+"'
 _FIELD = rf"\s*+,\s*+{_STRING}\s*+:\s*+(?:{_STRING}|[\w.+-]++)"
 
 
@@ -28,9 +29,7 @@ def speaks(template: str) -> bool:
 def calls(stream: OutputStream, _tools: Sequence[Tool]) -> Calls:
     begin, end = stream.mark("<tool_call>"), stream.mark("</tool_call>")
     # Where the name does not come first, the call is read as a whole.
-    first = (
-        rf'\s*+\{{\s*+"name"\s*+:\s*+(?P<name>{_STRING})\s*+,\s*+"(?:arguments|parameters)"\s*+:'
-    )
+    first = rf'\s*+\{{\s*+"name"\s*+:\s*+(?P<name>{_NAME})\s*+,\s*+"(?:arguments|parameters)"\s*+:'
     header = rf"{begin}(?:{first}|(?P<object>\s*+\{{.*?\}})\s*+{end})"
     # A brace too many and a forgotten tag are common; nothing is lost by either.
     closing = compiled(rf"(?:{_FIELD})*+\s*+\}}++\s*+(?:{end}|(?={begin}))")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Generator
-from typing import Any
+from typing import Any, NoReturn
 
 import regex
 
@@ -42,11 +43,20 @@ def read_json(stream: OutputStream, call: int) -> Generator[None, None, bool]:
 
 
 def parsed(text: str) -> Any:
-    """The value of a JSON text, or None."""
+    """The value of a JSON text, or None. NaN and infinities, which Python reads, are not JSON."""
     try:
-        return json.loads(text, strict=False)
+        return json.loads(text, strict=False, parse_constant=_refused, parse_float=_finite)
     except (ValueError, RecursionError):
         return None
+
+
+def _refused(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    return value if math.isfinite(value) else _refused(digits)
 
 
 def _meant(text: str) -> str:

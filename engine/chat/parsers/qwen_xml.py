@@ -25,8 +25,8 @@ def calls(stream: OutputStream, tools: Sequence[Tool]) -> Calls:
     begin, end = stream.mark("<tool_call>"), stream.mark("</tool_call>")
     # Models leave out <tool_call> now and then, and the closing tag of a parameter.
     tags = Tags(
-        header=rf"(?:{begin}\s*+)?<function=(?P<name>[^<>\n]++)>",
-        parameter=r"<parameter=(?P<key>[^<>\n]++)>(?:\n|(?!\n)(?=.))",
+        header=rf"(?:{begin}\s*+)?<function=(?P<name>[^<>\n]{{1,256}}+)>",
+        parameter=r"<parameter=(?P<key>[^<>\n]{1,256}+)>(?:\n|(?!\n)(?=.))",
         value_end=r"\n?</parameter>(?=\s*+(?:<parameter=|</function>))"
         rf"|\n?(?=</function>\s*+(?:{end}|{begin}))",
         end="</function>",

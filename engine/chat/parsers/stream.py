@@ -28,6 +28,8 @@ Script = Generator[None, None, None]
 Waiting = Generator[None, None, "regex.Match[str] | None"]
 Emit = Callable[[str], None]
 
+PATIENT_CHARS = 2048
+
 # Output is UTF-8, so a surrogate stands for a control token in the buffer and can be nothing else.
 _FIRST_SURROGATE = 0xD800
 
@@ -66,7 +68,7 @@ class OutputStream:
                 return match
             if self.ended:
                 return None
-            yield
+            yield from self._growth()
 
     def at(self, pattern: regex.Pattern[str]) -> Waiting:
         """Consume the pattern if the output goes on with it."""
@@ -77,7 +79,7 @@ class OutputStream:
             if not match.partial:
                 self._take(match.end())
                 return match
-            yield
+            yield from self._growth()
 
     def more(self) -> Generator[None, None, str]:
         """All output that is there, at least a character; "" once it has ended."""
@@ -124,6 +126,15 @@ class OutputStream:
     def drain(self) -> list[OutputEvent]:
         events, self._events = self._events, []
         return events
+
+    def _growth(self) -> Script:
+        """Wait for more. Much that is held back is looked at again only when it has grown by a
+        part of itself, or a long wait would cost the square of its length."""
+        held = len(self._buffer)
+        enough = held + (held // 16 if held > PATIENT_CHARS else 0)
+        yield
+        while len(self._buffer) <= enough and not self.ended:
+            yield
 
     def _first(self, pattern: regex.Pattern[str]) -> regex.Match[str] | None:
         """The leftmost match, be it a partial one: a search alone prefers whole matches."""

@@ -69,7 +69,7 @@ def _interpreted(text: str, otherwise: str) -> Any:
     if text in _WORDS:
         return _WORDS[text]
     value = parsed(text)
-    if value is not None and value == value and value not in (float("inf"), float("-inf")):
+    if value is not None:
         return value
     if text[:1] in ("{", "[", "(") and len(text) <= _LITERAL_CHARS:
         try:

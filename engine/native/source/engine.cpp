@@ -31,7 +31,6 @@ bool Engine::reserve_scratch(int64_t bytes) {
 
 Arrangement::Arrangement(const Tier &tier, Format format, int64_t all_columns)
     : kernel(&tier.kernels[static_cast<int>(format)]),
-      width(tier.width),
       columns(all_columns),
       padded(round_up(all_columns, kernel->chunk)) {}
 
@@ -45,16 +44,16 @@ float widened(uint16_t bits) {
 }
 float widened(float value) { return value; }
 
-// `place`, block by block; columns beyond the last are zero.
+// Chunk by chunk; columns beyond the last are zero.
 template <class Source>
 void arrange_row(const Source *x, const Arrangement &a, float *out) {
-  const int64_t lane = a.kernel->lane, width = a.width;
-  for (int64_t block = 0; block < a.padded; block += width * lane)
-    for (int64_t at = 0; at < lane; ++at)
-      for (int64_t l = 0; l < width; ++l) {
-        const int64_t i = block + l * lane + at;
-        *out++ = i < a.columns ? widened(x[i]) : 0.0f;
-      }
+  const int64_t chunk = a.kernel->chunk;
+  const uint8_t *places = a.kernel->places;
+  for (int64_t begin = 0; begin < a.padded; begin += chunk) {
+    const int64_t valid = a.columns - begin < chunk ? a.columns - begin : chunk;
+    for (int64_t i = 0; i < valid; ++i) out[begin + places[i]] = widened(x[begin + i]);
+    for (int64_t i = valid; i < chunk; ++i) out[begin + places[i]] = 0.0f;
+  }
 }
 
 }  // namespace

@@ -44,18 +44,37 @@ struct Engine {
   bool reserve_scratch(int64_t bytes);
 };
 
+// The one that the C functions use.
+Engine &shared();
+
 // Activations [tokens, columns] as a kernel wants them.
 struct Arrangement {
   const Kernel *kernel;
-  int width;
   int64_t columns, padded;
 
   Arrangement(const Tier &tier, Format format, int64_t columns);
   void arrange(const void *x, int32_t x_type, int64_t first, int64_t last, float *out) const;
+  // Where a column lies in an arranged row.
+  int64_t place(int64_t column) const {
+    const int64_t within = column & (kernel->chunk - 1);
+    return column - within + kernel->places[within];
+  }
 };
 
-int32_t linear(Engine &engine, const Matrix &matrix, const void *x, int32_t x_type, int64_t tokens,
-               const float *bias, float *y);
+int32_t products(Engine &engine, const headrace_matrix *matrices, int32_t count, const void *x,
+                 int32_t x_type, int64_t tokens, float *y);
+
+int32_t mlp(Engine &engine, const headrace_matrix *matrices, int32_t activation, const void *x,
+            int32_t x_type, int64_t tokens, float *y);
+
+int32_t attention(Engine &engine, const headrace_attention_layout &layout,
+                  const headrace_sequence *sequences, int64_t count, const void *q, float *out);
+
+int32_t rms_norm(Engine &engine, const float *x, const float *added, const float *weight, float eps,
+                 int64_t rows, int64_t columns, float *sum, float *out);
+
+int32_t rotate_and_store(Engine &engine, const headrace_attention_layout &layout,
+                         const headrace_rotation &rotation);
 
 int32_t moe_rows(Engine &engine, const headrace_expert_layout &layout, const uint8_t *bank,
                  int64_t blobs, const void *x, int32_t x_type, int64_t tokens, int64_t routes,

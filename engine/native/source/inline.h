@@ -9,6 +9,14 @@
 #define HR_INLINE inline __attribute__((always_inline))
 #endif
 
+// Numbers that are to be broadcast from memory, which takes no shuffle: compilers would keep them
+// in a register.
+#if defined(__GNUC__)
+#define HR_IN_MEMORY(array) __asm__("" : "+m"(array))
+#else
+#define HR_IN_MEMORY(array) static_cast<void>(array)
+#endif
+
 #if defined(__GNUC__)
 #define HR_PREFETCH(address) __builtin_prefetch(address)
 #elif defined(HEADRACE_X86)

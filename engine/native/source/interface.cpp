@@ -5,10 +5,8 @@
 
 using namespace headrace;
 
-namespace {
-
 // Never destroyed: threads that sleep when the process ends must not wake to a destructor.
-Engine &shared() {
+Engine &headrace::shared() {
   static Engine *const engine = [] {
     auto *made = new Engine;
     for (int i = 0; i < tier_count() && tier_usable(i); ++i) made->tier_number = i;
@@ -17,6 +15,8 @@ Engine &shared() {
   }();
   return *engine;
 }
+
+namespace {
 
 template <class Call>
 int32_t guarded(Call call) {
@@ -64,16 +64,51 @@ int32_t headrace_set_threads(int32_t threads) {
   return guarded([&](Engine &engine) { return engine.pool.resize(threads); });
 }
 
-int32_t headrace_linear(int32_t format, int64_t rows, int64_t columns, const void *weight,
-                        const void *scale, const void *scale_2, const void *x, int32_t x_type,
-                        int64_t tokens, const float *bias, float *y) {
-  return guarded([&](Engine &engine) -> int32_t {
-    Matrix matrix;
-    if (!describe(static_cast<Format>(format), rows, columns, weight, scale, scale_2, matrix) ||
-        tokens < 0 || !known(x_type))
-      return HEADRACE_BAD_ARGUMENT;
-    return linear(engine, matrix, x, x_type, tokens, bias, y);
+int32_t headrace_set_cpus(const int32_t *cpus, int32_t count, int32_t each) {
+  return guarded([&](Engine &engine) {
+    engine.pool.place(std::vector<int>(cpus, cpus + count), each != 0);
+    return HEADRACE_OK;
   });
+}
+
+int32_t headrace_placed(void) { return shared().pool.placed(); }
+
+int32_t headrace_products(const headrace_matrix *matrices, int32_t count, const void *x,
+                          int32_t x_type, int64_t tokens, float *y) {
+  return guarded([&](Engine &engine) -> int32_t {
+    if (count < 1 || tokens < 0 || !known(x_type)) return HEADRACE_BAD_ARGUMENT;
+    return products(engine, matrices, count, x, x_type, tokens, y);
+  });
+}
+
+int32_t headrace_mlp(const headrace_matrix *matrices, int32_t activation, const void *x,
+                     int32_t x_type, int64_t tokens, float *y) {
+  return guarded([&](Engine &engine) -> int32_t {
+    if (tokens < 0 || !known(x_type)) return HEADRACE_BAD_ARGUMENT;
+    return mlp(engine, matrices, activation, x, x_type, tokens, y);
+  });
+}
+
+int32_t headrace_attention(const headrace_attention_layout *layout,
+                           const headrace_sequence *sequences, int64_t count, const void *q,
+                           float *out) {
+  return guarded([&](Engine &engine) -> int32_t {
+    if (count < 0 || !known(layout->type)) return HEADRACE_BAD_ARGUMENT;
+    return attention(engine, *layout, sequences, count, q, out);
+  });
+}
+
+int32_t headrace_rms_norm(const float *x, const float *added, const float *weight, float eps,
+                          int64_t rows, int64_t columns, float *sum, float *out) {
+  return guarded([&](Engine &engine) -> int32_t {
+    if (rows < 0 || columns < 1) return HEADRACE_BAD_ARGUMENT;
+    return rms_norm(engine, x, added, weight, eps, rows, columns, sum, out);
+  });
+}
+
+int32_t headrace_rotate_and_store(const headrace_attention_layout *layout,
+                                  const headrace_rotation *rotation) {
+  return guarded([&](Engine &engine) { return rotate_and_store(engine, *layout, *rotation); });
 }
 
 int32_t headrace_moe_rows(const headrace_expert_layout *layout, const void *bank, int64_t blobs,

@@ -58,6 +58,10 @@ int detect() {
   return (saved_state() & 0xE6) == 0xE6 && f && dq && bw && vl ? 2 : 1;
 }
 
+#elif defined(HEADRACE_NEON)
+
+int detect() { return 1; }  // every aarch64 has it
+
 #else
 
 int detect() { return 0; }
@@ -69,6 +73,8 @@ int detect() { return 0; }
 int tier_count() {
 #if defined(HEADRACE_X86)
   return 3;
+#elif defined(HEADRACE_NEON)
+  return 2;
 #else
   return 1;
 #endif
@@ -83,6 +89,9 @@ const Tier *tier(int index) {
       return avx2_tier();
     case 2:
       return avx512_tier();
+#elif defined(HEADRACE_NEON)
+    case 1:
+      return neon_tier();
 #endif
     default:
       return nullptr;

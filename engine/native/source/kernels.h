@@ -2,20 +2,31 @@
 // after the tier's vectors and the formats.
 //
 // A format is a struct with
-//   chunk, lane, parts   columns it decodes at once, columns a lane takes, vectors they make
-//   scaled, global       whether a chunk's sum is multiplied by a scale, a row's by a number
+//   chunk, parts         columns it decodes at once, a power of two to 256; vectors they make
+//   place(i)             where column i of a chunk lies in them
+//   shares, scaled       equal shares of the parts, each with a sum of its own; whether that sum is
+//                        multiplied by a vector of scales, or the parts are the weights
+//   global               whether a row's sum is multiplied by a number
 //   Row, row(m, r)       where row r lies
-//   visit<full>(row, c, valid, f)  f(part, vector) for each part of chunk c; returns the scale.
-//                                  Parts come in order: it is the order of summation.
-//                                  Unless full, only `valid` columns exist, the others are zero.
+//   visit<full>(row, c, valid, part, close)  part(p, vector) for each part of chunk c and, behind
+//                        each share, close(its scales) or close(). Parts come in order: it is the
+//                        order of summation. Unless full, only `valid` columns exist, the others
+//                        are zero.
 //   code_bytes, scale_bytes        what a chunk takes in a row's `codes` and `scales`
 //
 // The order of summation is part of the interface: each output has accumulators of its own, takes
-// the chunks in order and is reduced by one tree. How many rows and tokens share a pass changes the
-// speed and not one bit.
+// the shares in order and is reduced by one tree. Shares keep sums short: a multiply-add waits for
+// the one before it, and only those of different shares are under way together. How many rows and
+// tokens go together changes the speed and not one bit.
 #pragma once
 
 namespace headrace::HEADRACE_TIER {
+
+// The place of a column where each lane takes so many neighbours.
+constexpr int neighbours(int i, int lane) {
+  const int within = i % (W * lane);
+  return i - within + within % lane * W + within / lane;
+}
 
 template <class F>
 HR_INLINE float finish(const typename F::Row &row, F32 sum) {
@@ -27,7 +38,7 @@ HR_INLINE float finish(const typename F::Row &row, F32 sum) {
 
 // How far ahead of the codes memory is asked for: the processor's own prefetching stops at every
 // page and stalls on rows of a kilobyte. Too near comes too late, too far is evicted again;
-// benchmarks/host.py shows what a change does.
+// `headrace bench host` shows what a change does.
 constexpr int64_t AHEAD = 3072;
 
 template <class F>
@@ -38,16 +49,26 @@ HR_INLINE void fetch_ahead(const typename F::Row &row, int64_t c) {
     HR_PREFETCH(row.scales + c * F::scale_bytes + AHEAD / F::code_bytes * F::scale_bytes);
 }
 
+HR_INLINE F32 closed(F32 share, F32 sum, F32 scale) { return fma(share, scale, sum); }
+HR_INLINE F32 closed(F32 share, F32 sum) { return add(share, sum); }
+
 template <class F, bool full, int T>
 HR_INLINE void step(const typename F::Row &row, int64_t c, int valid, const float *const *x,
                     F32 *sums) {
   const int64_t first = c * F::parts;
   F32 parts[T];
-  for (int t = 0; t < T; ++t) parts[t] = F::scaled ? zero() : sums[t];
-  const F32 scale = F::template visit<full>(row, c, valid, [&](int p, F32 w) {
-    for (int t = 0; t < T; ++t) parts[t] = fma(w, load_f32(x[t] + (first + p) * W), parts[t]);
-  });
-  for (int t = 0; t < T; ++t) sums[t] = F::scaled ? fma(parts[t], scale, sums[t]) : parts[t];
+  for (int t = 0; t < T; ++t) parts[t] = zero();
+  F::template visit<full>(
+      row, c, valid,
+      [&](int p, F32 w) {
+        for (int t = 0; t < T; ++t) parts[t] = fma(w, load_f32(x[t] + (first + p) * W), parts[t]);
+      },
+      [&](auto... scale) {
+        for (int t = 0; t < T; ++t) {
+          sums[t] = closed(parts[t], sums[t], scale...);
+          parts[t] = zero();
+        }
+      });
 }
 
 // One row after the other: a single stream through memory is what prefetching follows best.
@@ -75,15 +96,18 @@ void few_tokens(const Matrix &m, int64_t first, int64_t row_begin, int64_t count
 
 template <class F>
 constexpr int64_t vectors_per_chunk() {
-  return F::parts + (F::scaled ? 1 : 0);
+  return F::parts + (F::scaled ? F::shares : 0);
 }
 
 template <class F, bool full>
 HR_INLINE void decode_chunk(const typename F::Row &row, int64_t c, int valid, float *tile) {
   float *at = tile + c * vectors_per_chunk<F>() * W;
-  const F32 scale = F::template visit<full>(row, c, valid,
-                                            [&](int p, F32 w) { store_f32(at + p * W, w); });
-  if constexpr (F::scaled) store_f32(at + F::parts * W, scale);
+  const auto keep = [&at](F32 v) {
+    store_f32(at, v);
+    at += W;
+  };
+  F::template visit<full>(
+      row, c, valid, [&](int, F32 w) { keep(w); }, [&](auto... scale) { (keep(scale), ...); });
 }
 
 template <class F>
@@ -100,30 +124,30 @@ void decode_row(const typename F::Row &row, int64_t columns, float *tile) {
 template <class F, int R, int T>
 void tile_product(const typename F::Row *rows, const float *tile, int64_t chunks,
                   const float *const *x, float *const *out, int64_t row) {
-  constexpr int64_t step_size = vectors_per_chunk<F>();
-  const int64_t row_size = chunks * step_size;
+  constexpr int64_t share = F::parts / F::shares, share_size = share + (F::scaled ? 1 : 0);
+  const int64_t row_size = chunks * vectors_per_chunk<F>();
   F32 sums[R][T];
   for (int r = 0; r < R; ++r)
     for (int t = 0; t < T; ++t) sums[r][t] = zero();
-  for (int64_t c = 0; c < chunks; ++c) {
-    const float *at = tile + c * step_size * W;
+  for (int64_t s = 0; s < chunks * F::shares; ++s) {
+    const float *at = tile + s * share_size * W;
     F32 parts[R][T];
     for (int r = 0; r < R; ++r)
-      for (int t = 0; t < T; ++t) parts[r][t] = F::scaled ? zero() : sums[r][t];
-    for (int p = 0; p < F::parts; ++p) {
+      for (int t = 0; t < T; ++t) parts[r][t] = zero();
+    for (int p = 0; p < share; ++p) {
       F32 w[R];
       for (int r = 0; r < R; ++r) w[r] = load_f32(at + (r * row_size + p) * W);
       for (int t = 0; t < T; ++t) {
-        const F32 v = load_f32(x[t] + (c * F::parts + p) * W);
+        const F32 v = load_f32(x[t] + (s * share + p) * W);
         for (int r = 0; r < R; ++r) parts[r][t] = fma(w[r], v, parts[r][t]);
       }
     }
     for (int r = 0; r < R; ++r) {
       if constexpr (F::scaled) {
-        const F32 scale = load_f32(at + (r * row_size + F::parts) * W);
-        for (int t = 0; t < T; ++t) sums[r][t] = fma(parts[r][t], scale, sums[r][t]);
+        const F32 scale = load_f32(at + (r * row_size + share) * W);
+        for (int t = 0; t < T; ++t) sums[r][t] = closed(parts[r][t], sums[r][t], scale);
       } else {
-        for (int t = 0; t < T; ++t) sums[r][t] = parts[r][t];
+        for (int t = 0; t < T; ++t) sums[r][t] = closed(parts[r][t], sums[r][t]);
       }
     }
   }
@@ -189,19 +213,25 @@ template <class F>
 void decode(const Matrix &m, int64_t r, float *out) {
   const typename F::Row row = F::row(m, r);
   alignas(64) float parts[F::chunk];
-  alignas(64) float scales[W];
+  alignas(64) float scales[F::shares * W];
   const auto keep = [&](int p, F32 w) { store_f32(parts + p * W, w); };
   for (int64_t begin = 0; begin < m.columns; begin += F::chunk) {
     const int64_t left = m.columns - begin;
     const int valid = static_cast<int>(left < F::chunk ? left : F::chunk);
-    const F32 scale = valid == F::chunk
-                          ? F::template visit<true>(row, begin / F::chunk, valid, keep)
-                          : F::template visit<false>(row, begin / F::chunk, valid, keep);
-    store_f32(scales, scale);
+    float *at = scales;
+    const auto keep_scales = [&at](auto... scale) {
+      (store_f32(at, scale), ...);
+      at += W;
+    };
+    if (valid == F::chunk)
+      F::template visit<true>(row, begin / F::chunk, valid, keep, keep_scales);
+    else
+      F::template visit<false>(row, begin / F::chunk, valid, keep, keep_scales);
     for (int i = 0; i < valid; ++i) {
-      float value = parts[place(i, W, F::lane)];
+      const int place = F::place(i);
+      float value = parts[place];
       if constexpr (F::scaled) {
-        float by = scales[i % (W * F::lane) / F::lane];
+        float by = scales[place / W / (F::parts / F::shares) * W + place % W];
         if constexpr (F::global) by = by * row.global;
         value = value * by;
       }
@@ -211,12 +241,22 @@ void decode(const Matrix &m, int64_t r, float *out) {
 }
 
 template <class F>
+struct Places {
+  uint8_t of[F::chunk] = {};
+  constexpr Places() {
+    for (int i = 0; i < F::chunk; ++i) of[i] = static_cast<uint8_t>(F::place(i));
+  }
+};
+
+template <class F>
 Kernel kernel() {
+  static_assert(F::chunk == F::parts * W && F::chunk <= 256 && (F::chunk & (F::chunk - 1)) == 0);
+  static constexpr Places<F> places;
   Kernel k;
   k.product = product<F>;
   k.decode = decode<F>;
   k.chunk = F::chunk;
-  k.lane = F::lane;
+  k.places = places.of;
   k.scratch_bytes_per_chunk = ROWS * vectors_per_chunk<F>() * W * 4;
   return k;
 }

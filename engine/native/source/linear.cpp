@@ -1,5 +1,7 @@
-// Products with one matrix, for any number of tokens.
+// Products with stored matrices, for any number of tokens, and two layers of them with an activation
+// between.
 #include <algorithm>
+#include <vector>
 
 #include "engine.h"
 
@@ -12,61 +14,217 @@ constexpr int64_t MAX_TOKEN_BLOCK = 256;
 constexpr int64_t TOKEN_BLOCK_BYTES = 512 << 10;
 constexpr int64_t ARRANGED_AT_ONCE = 8;  // tokens
 
-struct Linear {
-  Engine &engine;
-  const Matrix &matrix;
-  const Arrangement &arrangement;
-  const void *x;
-  int32_t x_type;
-  int64_t tokens;
+// One matrix times all tokens, cut into tiles of rows and blocks of tokens.
+struct Multiplication {
+  Matrix matrix;
+  Arrangement arrangement;
   const float *bias;
+  const float *x;  // arranged
   float *y;
-  int64_t tile, tiles, token_block;
+  int64_t tile, tiles, token_block, tasks;
+
+  Multiplication(const Engine &engine, const Matrix &m, const float *added, int64_t tokens, int threads)
+      : matrix(m),
+        arrangement(*engine.tier, m.format, m.columns),
+        bias(added),
+        x(nullptr),
+        y(nullptr),
+        // Several tiles a thread, so that one that is held up does not hold up the others.
+        tile(std::clamp<int64_t>(round_up(m.rows / (threads * 4), 8), 8, 256)),
+        tiles(divide_up(m.rows, tile)),
+        token_block(std::clamp<int64_t>(TOKEN_BLOCK_BYTES / (arrangement.padded * 4) / 4 * 4, 4,
+                                        MAX_TOKEN_BLOCK)),
+        tasks(tiles * divide_up(tokens, token_block)) {}
+
+  int64_t scratch_bytes() const {
+    return arrangement.padded / arrangement.kernel->chunk *
+           arrangement.kernel->scratch_bytes_per_chunk;
+  }
+  bool arranged_as(const Multiplication &other) const {
+    return arrangement.kernel == other.arrangement.kernel;
+  }
 };
 
-void compute(const Linear &l, int64_t task, int thread) {
-  const int64_t row = task % l.tiles * l.tile, begin = task / l.tiles * l.token_block;
-  const int64_t rows = std::min(l.tile, l.matrix.rows - row);
-  const int64_t tokens = std::min(l.token_block, l.tokens - begin);
-  const float *x[MAX_TOKEN_BLOCK];
-  float *out[MAX_TOKEN_BLOCK];
-  for (int64_t t = 0; t < tokens; ++t) {
-    x[t] = l.engine.activations.floats() + (begin + t) * l.arrangement.padded;
-    out[t] = l.y + (begin + t) * l.matrix.rows + row;
-  }
-  l.arrangement.kernel->product(l.matrix, row, rows, x, tokens, out,
-                                l.engine.scratch[static_cast<size_t>(thread)].floats());
-  if (l.bias == nullptr) return;
-  for (int64_t t = 0; t < tokens; ++t)
-    for (int64_t r = 0; r < rows; ++r) out[t][r] += l.bias[row + r];
+struct Tile {
+  int64_t row, rows, first, tokens;
+};
+
+Tile tile_of(const Multiplication &p, int64_t task, int64_t tokens) {
+  const int64_t row = task % p.tiles * p.tile, first = task / p.tiles * p.token_block;
+  return {row, std::min(p.tile, p.matrix.rows - row), first,
+          std::min(p.token_block, tokens - first)};
 }
 
+// Token t of the tile goes to y + t * stride.
+void multiply(const Engine &engine, const Multiplication &p, const Tile &tile, float *y, int64_t stride,
+              int thread) {
+  const float *x[MAX_TOKEN_BLOCK];
+  float *out[MAX_TOKEN_BLOCK];
+  for (int64_t t = 0; t < tile.tokens; ++t) {
+    x[t] = p.x + (tile.first + t) * p.arrangement.padded;
+    out[t] = y + t * stride;
+  }
+  p.arrangement.kernel->product(p.matrix, tile.row, tile.rows, x, tile.tokens, out,
+                                engine.scratch[static_cast<size_t>(thread)].floats());
+  if (p.bias == nullptr) return;
+  for (int64_t t = 0; t < tile.tokens; ++t)
+    for (int64_t r = 0; r < tile.rows; ++r) out[t][r] += p.bias[tile.row + r];
+}
+
+void multiply(const Engine &engine, const Multiplication &p, int64_t task, int64_t tokens, int thread) {
+  const Tile tile = tile_of(p, task, tokens);
+  multiply(engine, p, tile, p.y + tile.first * p.matrix.rows + tile.row, p.matrix.rows, thread);
+}
+
+struct Input {
+  const void *x;
+  int32_t type;
+  int64_t tokens;
+
+  int64_t tasks() const { return divide_up(tokens, ARRANGED_AT_ONCE); }
+  void arrange(const Arrangement &a, int64_t task, float *out) const {
+    const int64_t first = task * ARRANGED_AT_ONCE;
+    a.arrange(x, type, first, std::min(tokens, first + ARRANGED_AT_ONCE), out);
+  }
+};
+
+bool described(const headrace_matrix &m, Matrix &matrix) {
+  return describe(static_cast<Format>(m.format), m.rows, m.columns, m.weight, m.scale, m.scale_2,
+                  matrix);
+}
+
+// --- several matrices side by side ---------------------------------------------------------------
+
+struct Products {
+  Engine &engine;
+  const Input &input;
+  std::vector<Multiplication> all;
+  std::vector<const Multiplication *> arranged;  // those whose arrangement no earlier one has
+  std::vector<float *> places;            // and where it lies
+};
+
 void work(void *context, int phase, int64_t task, int thread) {
-  const Linear &l = *static_cast<const Linear *>(context);
-  if (phase == 1) return compute(l, task, thread);
-  const int64_t first = task * ARRANGED_AT_ONCE;
-  l.arrangement.arrange(l.x, l.x_type, first, std::min(l.tokens, first + ARRANGED_AT_ONCE),
-                        l.engine.activations.floats());
+  const Products &c = *static_cast<const Products *>(context);
+  if (phase == 0) {
+    const size_t which = static_cast<size_t>(task / c.input.tasks());
+    return c.input.arrange(c.arranged[which]->arrangement, task % c.input.tasks(),
+                           c.places[which]);
+  }
+  for (const Multiplication &p : c.all) {
+    if (task < p.tasks) return multiply(c.engine, p, task, c.input.tokens, thread);
+    task -= p.tasks;
+  }
 }
 
 }  // namespace
 
-int32_t linear(Engine &engine, const Matrix &matrix, const void *x, int32_t x_type, int64_t tokens,
-               const float *bias, float *y) {
-  if (tokens == 0 || matrix.rows == 0) return HEADRACE_OK;
-  const Arrangement a(*engine.tier, matrix.format, matrix.columns);
-  const int threads = threads_for(engine, matrix.rows * matrix.columns * tokens);
-  if (!engine.activations.reserve(tokens * a.padded * 4) ||
-      !engine.reserve_scratch(a.padded / a.kernel->chunk * a.kernel->scratch_bytes_per_chunk))
+int32_t products(Engine &engine, const headrace_matrix *matrices, int32_t count, const void *x,
+                 int32_t x_type, int64_t tokens, float *y) {
+  const Input input{x, x_type, tokens};
+  Products c{engine, input, {}, {}, {}};
+  int64_t rows = 0, tasks = 0, scratch = 0, floats = 0;
+  for (int32_t i = 0; i < count; ++i) rows += matrices[i].rows;
+  const int threads = threads_for(engine, rows * matrices[0].columns * tokens);
+  c.all.reserve(static_cast<size_t>(count));
+  for (int32_t i = 0; i < count; ++i) {
+    Matrix matrix;
+    if (!described(matrices[i], matrix) || matrix.columns != matrices[0].columns)
+      return HEADRACE_BAD_ARGUMENT;
+    if (matrix.rows == 0 || tokens == 0) continue;
+    Multiplication &p = c.all.emplace_back(engine, matrix, matrices[i].bias, tokens, threads);
+    p.y = y;
+    y += tokens * matrix.rows;
+    tasks += p.tasks;
+    scratch = std::max(scratch, p.scratch_bytes());
+    const auto same = [&](const Multiplication *other) { return other->arranged_as(p); };
+    if (std::none_of(c.arranged.begin(), c.arranged.end(), same)) {
+      c.arranged.push_back(&p);
+      floats += tokens * p.arrangement.padded;
+    }
+  }
+  if (c.all.empty()) return HEADRACE_OK;
+  if (!engine.activations.reserve(floats * 4) || !engine.reserve_scratch(scratch))
     return HEADRACE_OUT_OF_MEMORY;
+  float *place = engine.activations.floats();
+  for (const Multiplication *arranged : c.arranged) {
+    c.places.push_back(place);
+    for (Multiplication &p : c.all)
+      if (p.x == nullptr && p.arranged_as(*arranged)) p.x = place;
+    place += tokens * arranged->arrangement.padded;
+  }
+  const int64_t arrangements = static_cast<int64_t>(c.arranged.size());
+  engine.pool.run({2, {arrangements * input.tasks(), tasks}, work, &c}, threads);
+  return HEADRACE_OK;
+}
 
-  Linear l{engine, matrix, a, x, x_type, tokens, bias, y, 0, 0, 0};
-  // Several tiles a thread, so that one that is held up does not hold up the others.
-  l.tile = std::clamp<int64_t>(round_up(matrix.rows / (threads * 4), 8), 8, 256);
-  l.tiles = divide_up(matrix.rows, l.tile);
-  l.token_block = std::clamp<int64_t>(TOKEN_BLOCK_BYTES / (a.padded * 4) / 4 * 4, 4, MAX_TOKEN_BLOCK);
-  const int64_t tasks = l.tiles * divide_up(tokens, l.token_block);
-  engine.pool.run({2, {divide_up(tokens, ARRANGED_AT_ONCE), tasks}, work, &l}, threads);
+// --- gate and up, their activation, down ---------------------------------------------------------
+
+namespace {
+
+struct Mlp {
+  Engine &engine;
+  const Input &input;
+  const Multiplication &gate, &up, &down;
+  int32_t activation;
+  int64_t scratch;  // floats of the kernels' own
+};
+
+void gate_and_up(const Mlp &m, int64_t task, int thread) {
+  const Tile tile = tile_of(m.gate, task, m.input.tokens);
+  float *gates = m.engine.scratch[static_cast<size_t>(thread)].floats() + m.scratch;
+  float *ups = gates + tile.tokens * tile.rows;
+  multiply(m.engine, m.gate, tile, gates, tile.rows, thread);
+  multiply(m.engine, m.up, tile, ups, tile.rows, thread);
+  m.engine.tier->glu(m.activation, gates, ups, gates, tile.tokens * tile.rows);
+  const Arrangement &a = m.down.arrangement;
+  for (int64_t t = 0; t < tile.tokens; ++t) {
+    float *inner = m.engine.inner.floats() + (tile.first + t) * a.padded;
+    for (int64_t r = 0; r < tile.rows; ++r)
+      inner[a.place(tile.row + r)] = gates[t * tile.rows + r];
+  }
+}
+
+void mlp_work(void *context, int phase, int64_t task, int thread) {
+  const Mlp &m = *static_cast<const Mlp *>(context);
+  if (phase == 1) return gate_and_up(m, task, thread);
+  if (phase == 2) return multiply(m.engine, m.down, task, m.input.tokens, thread);
+  m.input.arrange(m.gate.arrangement, task, m.engine.activations.floats());
+}
+
+}  // namespace
+
+int32_t mlp(Engine &engine, const headrace_matrix *matrices, int32_t activation, const void *x,
+            int32_t x_type, int64_t tokens, float *y) {
+  Matrix gate_matrix, up_matrix, down_matrix;
+  if (!described(matrices[0], gate_matrix) || !described(matrices[1], up_matrix) ||
+      !described(matrices[2], down_matrix) || gate_matrix.format != up_matrix.format ||
+      gate_matrix.rows != up_matrix.rows || gate_matrix.columns != up_matrix.columns ||
+      gate_matrix.rows != down_matrix.columns || gate_matrix.rows < 1 || down_matrix.rows < 1 ||
+      activation < 0 || activation > HEADRACE_CLAMPED_SWIGLU)
+    return HEADRACE_BAD_ARGUMENT;
+  if (tokens == 0) return HEADRACE_OK;
+  const int threads = threads_for(
+      engine, (2 * gate_matrix.columns + down_matrix.rows) * gate_matrix.rows * tokens);
+  Multiplication gate(engine, gate_matrix, matrices[0].bias, tokens, threads);
+  Multiplication up(engine, up_matrix, matrices[1].bias, tokens, threads);
+  Multiplication down(engine, down_matrix, matrices[2].bias, tokens, threads);
+  const int64_t scratch = std::max(gate.scratch_bytes(), down.scratch_bytes());
+  const int64_t halves = 2 * std::min(gate.token_block, tokens) * gate.tile;
+  if (!engine.activations.reserve(tokens * gate.arrangement.padded * 4) ||
+      !engine.inner.reserve(tokens * down.arrangement.padded * 4) ||
+      !engine.reserve_scratch(scratch + halves * 4))
+    return HEADRACE_OUT_OF_MEMORY;
+  gate.x = up.x = engine.activations.floats();
+  down.x = engine.inner.floats();
+  down.y = y;
+  if (down.arrangement.padded != down_matrix.columns)
+    for (int64_t t = 0; t < tokens; ++t)  // the last chunk's columns that nobody writes
+      std::fill_n(engine.inner.floats() + (t + 1) * down.arrangement.padded -
+                      down.arrangement.kernel->chunk,
+                  down.arrangement.kernel->chunk, 0.0f);
+  const Input input{x, x_type, tokens};
+  Mlp m{engine, input, gate, up, down, activation, scratch / 4};
+  engine.pool.run({3, {input.tasks(), gate.tasks, down.tasks}, mlp_work, &m}, threads);
   return HEADRACE_OK;
 }
 

@@ -33,16 +33,42 @@ struct Step {
   int64_t inner_tiles, hidden_tiles, tile_bytes;
 };
 
-struct Expert {
-  Matrix gate, up, down;
-};
-
 const uint8_t *at(const uint8_t *blob, int64_t offset) {
   return offset < 0 ? nullptr : blob + offset;
 }
 
+struct Bias {
+  const uint8_t *numbers = nullptr;  // NULL: there is none
+  int32_t type = HEADRACE_X_FLOAT32;
+
+  // out[i] += number first + i
+  void add(int64_t first, int64_t count, float *out) const {
+    if (numbers == nullptr) return;
+    for (int64_t i = 0; i < count; ++i) {
+      float value;
+      if (type == HEADRACE_X_FLOAT32) {
+        std::memcpy(&value, numbers + (first + i) * 4, 4);
+      } else {
+        uint16_t half;
+        std::memcpy(&half, numbers + (first + i) * 2, 2);
+        const uint32_t bits = static_cast<uint32_t>(half) << 16;
+        std::memcpy(&value, &bits, 4);
+      }
+      out[i] += value;
+    }
+  }
+};
+
+struct Expert {
+  Matrix gate, up, down;
+  Bias gate_up_bias, down_bias;
+};
+
 bool read_expert(const headrace_expert_layout &l, const uint8_t *blob, Expert &e) {
   const Format format = static_cast<Format>(l.gate_up_format);
+  if (l.bias_type != HEADRACE_X_FLOAT32 && l.bias_type != HEADRACE_X_BFLOAT16) return false;
+  e.gate_up_bias = {at(blob, l.gate_up_bias), l.bias_type};
+  e.down_bias = {at(blob, l.down_bias), l.bias_type};
   const uint8_t *globals = at(blob, l.gate_up_scale_2);
   if (!describe(format, l.intermediate, l.hidden, at(blob, l.gate_up_weight),
                 at(blob, l.gate_up_scale), globals, e.gate))
@@ -60,27 +86,12 @@ bool read_expert(const headrace_expert_layout &l, const uint8_t *blob, Expert &e
                   e.down);
 }
 
-// Where a float32 activation of the down product lies; `place` with shifts.
-struct Places {
-  int width_bits = 0, lane_bits = 0;
-  explicit Places(const Arrangement &a) {
-    while (1 << width_bits < a.width) ++width_bits;
-    while (1 << lane_bits < a.kernel->lane) ++lane_bits;
-  }
-  int64_t operator()(int64_t i) const {
-    const int64_t within = i & ((int64_t{1} << (width_bits + lane_bits)) - 1);
-    const int64_t at = within & ((int64_t{1} << lane_bits) - 1);
-    return i - within + (at << width_bits) + (within >> lane_bits);
-  }
-};
-
 void gate_and_up(const Step &s, int64_t task, int thread) {
   const Group &group = s.groups[static_cast<size_t>(task / s.inner_tiles)];
   const int64_t row = task % s.inner_tiles * TILE;
   const int64_t count = std::min(TILE, s.layout.intermediate - row);
   Expert e;
   read_expert(s.layout, s.bank + group.slot * s.layout.stride, e);
-  const Places places(s.down);
   float *scratch = s.engine.scratch[static_cast<size_t>(thread)].floats();
   float *gate = scratch + s.tile_bytes / 4;
   float *up = gate + TOKEN_BLOCK * TILE;
@@ -97,9 +108,11 @@ void gate_and_up(const Step &s, int64_t task, int thread) {
     s.gate_up.kernel->product(e.gate, row, count, x, tokens, gates, scratch);
     s.gate_up.kernel->product(e.up, row, count, x, tokens, ups, scratch);
     for (int64_t t = 0; t < tokens; ++t) {
+      e.gate_up_bias.add(row, count, gates[t]);
+      e.gate_up_bias.add(s.layout.intermediate + row, count, ups[t]);
       s.engine.tier->glu(s.activation, gates[t], ups[t], gates[t], count);
       float *inner = s.engine.inner.floats() + (begin + t) * s.down.padded;
-      for (int64_t r = 0; r < count; ++r) inner[places(row + r)] = gates[t][r];
+      for (int64_t r = 0; r < count; ++r) inner[s.down.place(row + r)] = gates[t][r];
     }
   }
 }
@@ -120,6 +133,7 @@ void down(const Step &s, int64_t task, int thread) {
     }
     s.down.kernel->product(e.down, row, count, x, tokens, out,
                            s.engine.scratch[static_cast<size_t>(thread)].floats());
+    for (int64_t t = 0; t < tokens; ++t) e.down_bias.add(row, count, out[t]);
   }
 }
 

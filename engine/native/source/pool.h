@@ -3,9 +3,11 @@
 
 #include <atomic>
 #include <cstdint>
-#include <mutex>
+#include <memory>
 #include <thread>
 #include <vector>
+
+#include "event.h"
 
 namespace headrace {
 
@@ -20,12 +22,13 @@ struct Region {
 };
 
 // The caller works too, as thread 0. A region ends when its tasks are done, not when its threads
-// have all been there: a thread that another program keeps from its core takes no task and delays
-// nobody. Threads are not pinned, so that the system can move them away from such a core.
+// have all been there: a thread that another program keeps from its core takes no task, holds at
+// most one, and delays nobody else. Whoever comes first takes part, each with a range of a phase's
+// tasks of its own; who is done with it takes single tasks from the others' ranges.
 class Pool {
  public:
   Pool() = default;
-  ~Pool() { resize(1); }
+  ~Pool() { stop(); }
   Pool(const Pool &) = delete;
   Pool &operator=(const Pool &) = delete;
 
@@ -34,19 +37,57 @@ class Pool {
   int resize(int threads);
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
+  // CPUs for the workers, one a core: any of them, or `each` its own, where the caller's is the
+  // first and the caller is there. None: anywhere.
+  void place(std::vector<int> cpus, bool each);
+  // How many workers the system has put where they were to run.
+  int placed() const { return placed_.load(); }
+
+  // Workers look for the next region this long before they sleep, in nanoseconds. For a caller
+  // whose regions follow each other closely.
+  void linger(int64_t nanoseconds) { linger_.store(nanoseconds, std::memory_order_relaxed); }
+
   // With at most `limit` threads. One region at a time: nobody else may call meanwhile.
   void run(const Region &region, int limit);
 
  private:
-  struct Job;
-  void serve(int thread);
-  static void work(Job &job, int thread);
+  // Upper half: the number of the region that it counts for. So a thread that wakes in a later
+  // region than it fell asleep in can take nothing from it unknowingly, and nobody waits for it.
+  struct alignas(64) Counter {
+    std::atomic<uint64_t> value{0};
+  };
+  struct View;
+
+  void run_from_second(Region region, int limit);
+  void start(int threads);
+  void stop();
+  std::vector<int> cpus_of(int thread) const;
+  void serve(int thread, uint32_t seen);
+  void work(const View &view, int place, int thread);
+  void take(const View &view, int phase, int place, int thread);
+  Counter &taken(int phase, int place) {
+    return taken_[static_cast<size_t>(place * MAX_PHASES + phase)];
+  }
 
   std::vector<std::thread> workers_;
-  alignas(64) std::atomic<uint32_t> generation_{0};
-  alignas(64) std::atomic<Job *> job_{nullptr};
-  alignas(64) std::atomic<int> inside_{0};
+  std::vector<int> cpus_;
+  bool each_ = false;
+  std::atomic<int> placed_{0};
   std::atomic<bool> stop_{false};
+  std::atomic<int64_t> linger_{20'000};
+
+  // The region; atomic since a late thread may read it while the next one is written.
+  std::atomic<int> phases_{0}, limit_{1};
+  std::atomic<int64_t> tasks_[MAX_PHASES]{};
+  std::atomic<void (*)(void *, int, int64_t, int)> work_{nullptr};
+  std::atomic<void *> context_{nullptr};
+
+  alignas(64) std::atomic<uint32_t> region_{0};
+  Counter joined_;
+  Counter done_[MAX_PHASES];
+  std::vector<Counter> taken_;  // [threads][MAX_PHASES]
+  Event begin_;                 // a region began
+  Event progress_;              // a phase ended
 };
 
 }  // namespace headrace

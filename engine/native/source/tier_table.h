@@ -5,6 +5,10 @@
 
 #include "kernels.h"
 
+#include "attention_kernel.h"
+
+#include "formats/codes.h"
+
 #include "formats/fp8_block.h"
 #include "formats/gguf.h"
 #include "formats/nvfp4.h"
@@ -16,7 +20,6 @@ namespace headrace::HEADRACE_TIER {
 inline Tier table(const char *name) {
   Tier t{};
   t.name = name;
-  t.width = W;
   t.kernels[static_cast<int>(Format::float32)] = kernel<Float32>();
   t.kernels[static_cast<int>(Format::bfloat16)] = kernel<BFloat16>();
   t.kernels[static_cast<int>(Format::float16)] = kernel<Float16>();
@@ -30,6 +33,7 @@ inline Tier table(const char *name) {
   t.kernels[static_cast<int>(Format::q6_k)] = kernel<Q6_K>();
   t.glu = glu;
   t.read = read;
+  t.attention = attention_kernel();
   return t;
 }
 

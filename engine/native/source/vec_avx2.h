@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <cstring>
 
+#include "copy_first.h"
 #include "inline.h"
+#include "vec_x86.h"
 
 namespace headrace::HEADRACE_TIER {
 
@@ -50,18 +52,7 @@ HR_INLINE uint64_t reduce_u32(U32 v) {
   return sum;
 }
 
-HR_INLINE float reduce(F32 v) {
-  __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
-  return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
-}
-
-// `bytes` of a vector of `size`, zeros behind; none, if `bytes` is negative.
-template <int size>
-HR_INLINE void copy_first(uint8_t *to, const uint8_t *from, int bytes) {
-  std::memset(to, 0, size);
-  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes < size ? bytes : size));
-}
+HR_INLINE float reduce(F32 v) { return reduce_eight(v); }
 
 template <bool full>
 HR_INLINE F32 load_floats(const uint8_t *p, int count) {
@@ -114,55 +105,136 @@ HR_INLINE bool any_e4m3_nan(const uint8_t *p, int bytes) {
   return _mm256_movemask_epi8(_mm256_cmpeq_epi8(v, seven)) != 0;
 }
 
-// Byte i in the high half of the words of lanes 2i and 2i + 1.
+// --- 4-bit codes by table, as halves of bfloat16 numbers -----------------------------------------
+
+// A byte shuffle looks sixteen codes up at once, high and low bytes apart; unpacking makes words of
+// them, and a shift and a mask two vectors of floats. Byte b of 32 comes to this lane of four
+// vectors:
+constexpr int nibble_place(int byte) {
+  return byte % 16 / 8 * 2 * W + byte % 2 * W + byte / 16 * 4 + byte % 8 / 2;
+}
+
+struct WordPairs {
+  U32 v[2];
+};
+
+// The high bytes of the bfloat16 numbers of sixteen codes, and the low ones.
+struct Table {
+  U32 high, low;
+};
+HR_INLINE U32 sixteen_bytes(int64_t first, int64_t second) {
+  return _mm256_broadcastsi128_si256(_mm_set_epi64x(second, first));
+}
+
+HR_INLINE WordPairs look_up(U32 codes, Table table) {
+  const U32 high = _mm256_shuffle_epi8(table.high, codes);
+  const U32 low = _mm256_shuffle_epi8(table.low, codes);
+  return {{_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high)}};
+}
+HR_INLINE U32 low_nibbles(U32 bytes) { return _mm256_and_si256(bytes, _mm256_set1_epi8(15)); }
+HR_INLINE U32 high_nibbles(U32 bytes) { return low_nibbles(_mm256_srli_epi16(bytes, 4)); }
+
+// --- e2m1: twice 32 bytes, 16 columns in two lanes or 32 in four ----------------------------------
+
+constexpr int E2M1_CHUNK = 128, NVFP4_SCALES = 2, MXFP4_SCALES = 2;
+// For groups of 16 columns the second and the third four bytes of sixteen change places, so that
+// either half of eight bytes, which share a scale, comes to the same lanes. Of a vector first comes
+// what is unpacked low, then what is unpacked high; either has the low nibbles of even and of odd
+// bytes, then the high ones.
+template <int group>
+constexpr int e2m1_place(int i) {
+  const int byte = i % 64 / 2, four = byte / 4;
+  const int moved = four % 4 == 1 ? byte + 4 : four % 4 == 2 ? byte - 4 : byte;
+  const int at = nibble_place(group == 16 ? moved : byte);
+  return i / 64 * 64 + at / (2 * W) * 4 * W + i % 2 * 2 * W + at % (2 * W);
+}
+
+template <int group, bool full, class Visit>
+HR_INLINE void visit_e2m1(const uint8_t *p, int bytes, Visit &&visit) {
+  const Table table = {sixteen_bytes(0x40404040'3F3F3F00, 0xC0C0C0C0'BFBFBF80),
+                       sixteen_bytes(0xC0804000'C0800000, 0xC0804000'C0800000)};
+  for (int i = 0; i < 2; ++i) {
+    U32 codes = load_u32<full>(p + i * 32, bytes - i * 32);
+    if constexpr (group == 16) codes = _mm256_shuffle_epi32(codes, _MM_SHUFFLE(3, 1, 2, 0));
+    const WordPairs low = look_up(low_nibbles(codes), table);
+    const WordPairs high = look_up(high_nibbles(codes), table);
+    for (int j = 0; j < 2; ++j) {
+      visit(i * 8 + j * 4, bf16_even(low.v[j]));
+      visit(i * 8 + j * 4 + 1, bf16_odd(low.v[j]));
+      visit(i * 8 + j * 4 + 2, bf16_even(high.v[j]));
+      visit(i * 8 + j * 4 + 3, bf16_odd(high.v[j]));
+    }
+  }
+}
+
 template <bool full>
-HR_INLINE Words spread_two(const uint8_t *p, int bytes) {
+HR_INLINE void nvfp4_scales_over_256(const uint8_t *p, int bytes, F32 *out) {
+  uint64_t raw = 0;
+  std::memcpy(&raw, p, full ? 8 : static_cast<size_t>(bytes));
+  const __m128i codes = _mm_cvtsi64_si128(static_cast<int64_t>(raw));
+  const F32 scales = e4m3_over_256<true>(_mm_unpacklo_epi8(_mm_setzero_si128(), codes));
+  out[0] = _mm256_permutevar8x32_ps(scales, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
+  out[1] = _mm256_permutevar8x32_ps(scales, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7));
+}
+
+// Powers of two. Code 0 is a float32 subnormal, 255 is NaN.
+template <bool full>
+HR_INLINE void mxfp4_scales(const uint8_t *p, int bytes, F32 *out) {
   uint32_t raw = 0;
-  if constexpr (full)
-    std::memcpy(&raw, p, 4);
-  else
-    std::memcpy(&raw, p, static_cast<size_t>(bytes));
-  const __m128i order = _mm_setr_epi8(-1, 0, -1, 0, -1, 1, -1, 1, -1, 2, -1, 2, -1, 3, -1, 3);
-  return _mm_shuffle_epi8(_mm_cvtsi32_si128(static_cast<int>(raw)), order);
+  std::memcpy(&raw, p, full ? 4 : static_cast<size_t>(bytes));
+  const __m128i codes = _mm_cvtepu8_epi32(_mm_cvtsi32_si128(static_cast<int>(raw)));
+  const __m128i half = _mm_set1_epi32(0x00400000);
+  const __m128i bits = _mm_max_epi32(_mm_slli_epi32(codes, 23), half);
+  const __m128i nan = _mm_cmpeq_epi32(codes, _mm_set1_epi32(255));
+  const __m128i all = _mm_or_si128(bits, _mm_and_si128(nan, half));
+  const F32 scales = _mm256_castps128_ps256(_mm_castsi128_ps(all));
+  out[0] = _mm256_permutevar8x32_ps(scales, _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
+  out[1] = _mm256_permutevar8x32_ps(scales, _mm256_setr_epi32(2, 2, 2, 2, 3, 3, 3, 3));
 }
 
-// The low four bits of each lane as e2m1: eight magnitudes by permutation, which looks at three
-// bits, and the fourth as sign.
-HR_INLINE F32 e2m1(U32 codes) {
-  const F32 table = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f);
-  const __m256i sign = _mm256_and_si256(_mm256_slli_epi32(codes, 28), _mm256_set1_epi32(1 << 31));
-  return _mm256_xor_ps(_mm256_permutevar8x32_ps(table, codes), _mm256_castsi256_ps(sign));
-}
-
-// A power of two for each four lanes. Code 0 is a float32 subnormal, 255 is NaN.
-template <bool full>
-HR_INLINE F32 e8m0_for_four(const uint8_t *p, int bytes) {
-  const int first = full || bytes > 0 ? p[0] : 0, second = full || bytes > 1 ? p[1] : 0;
-  const __m256i codes = _mm256_setr_epi32(first, first, first, first, second, second, second, second);
-  const __m256i half = _mm256_set1_epi32(0x00400000);
-  const __m256i bits = _mm256_max_epi32(_mm256_slli_epi32(codes, 23), half);
-  const __m256i nan = _mm256_cmpeq_epi32(codes, _mm256_set1_epi32(255));
-  return _mm256_castsi256_ps(_mm256_or_si256(bits, _mm256_and_si256(nan, half)));
-}
-
-HR_INLINE float half(const uint8_t *p) {
-  uint16_t bits;
-  std::memcpy(&bits, p, 2);
-  return _cvtsh_ss(bits);
-}
 HR_INLINE U32 widen(const uint8_t *p) {
   return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p)));
 }
 HR_INLINE U32 widen_signed(const uint8_t *p) {
   return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p)));
 }
+HR_INLINE U32 widen_bytes(const uint64_t *words, int i) {
+  return _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(words[i / 8])));
+}
 HR_INLINE F32 to_f32(U32 v) { return _mm256_cvtepi32_ps(v); }
-HR_INLINE U32 and_u32(U32 v, int mask) { return _mm256_and_si256(v, _mm256_set1_epi32(mask)); }
-HR_INLINE U32 or_u32(U32 a, U32 b) { return _mm256_or_si256(a, b); }
-HR_INLINE U32 shift_left_four(U32 v) { return _mm256_slli_epi32(v, 4); }
 
-// The low four bits of each lane, and the same less eight.
-HR_INLINE F32 nibble(U32 codes) { return to_f32(and_u32(codes, 15)); }
-HR_INLINE F32 nibble_less_eight(U32 codes) { return sub(nibble(codes), broadcast(8.0f)); }
+// --- 4-bit codes from 0 with a scale and a minimum -----------------------------------------------
+
+// Four lanes of one number and four of the other in turns; the vector from lane i on.
+HR_INLINE F32 four_each(float first, float second, int) {
+  return _mm256_blend_ps(broadcast(first), broadcast(second), 0xF0);
+}
+
+// As in vec_avx512.h; the runs are the halves of each vector here.
+template <bool by_run, int stride, class Visit>
+HR_INLINE void visit_nibbles(const uint8_t *a, const uint8_t *b, const float *scales,
+                             const float *minima, Visit &&visit) {
+  const Table table = {sixteen_bytes(0x40404040'40403F00, 0x41414141'41414141),
+                       sixteen_bytes(0xE0C0A080'40008000, 0x70605040'30201000)};
+  const U32 bytes = _mm256_inserti128_si256(
+      _mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i *>(a))),
+      _mm_loadu_si128(reinterpret_cast<const __m128i *>(b)), 1);
+  F32 by[2], least[2];
+  for (int i = 0; i < 2; ++i) {
+    by[i] = broadcast(scales[i * stride]);
+    least[i] = broadcast(minima[i * stride]);
+  }
+  if constexpr (by_run) {
+    by[0] = by[1] = _mm256_blend_ps(by[0], by[1], 0xF0);
+    least[0] = least[1] = _mm256_blend_ps(least[0], least[1], 0xF0);
+  }
+  for (int i = 0; i < 2; ++i) {
+    const WordPairs words = look_up(i ? high_nibbles(bytes) : low_nibbles(bytes), table);
+    for (int j = 0; j < 2; ++j) {
+      visit(i * 4 + j * 2, fma(by[i], bf16_even(words.v[j]), least[i]));
+      visit(i * 4 + j * 2 + 1, fma(by[i], bf16_odd(words.v[j]), least[i]));
+    }
+  }
+}
 
 }  // namespace headrace::HEADRACE_TIER

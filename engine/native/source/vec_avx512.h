@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "inline.h"
+#include "vec_x86.h"
 
 namespace headrace::HEADRACE_TIER {
 
@@ -38,10 +39,7 @@ HR_INLINE uint64_t reduce_u32(U32 v) {
 }
 
 HR_INLINE float reduce(F32 v) {
-  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-  __m128 s = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
-  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
-  return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+  return reduce_eight(_mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)));
 }
 
 // The first `bytes` of a vector, zeros behind; none, if `bytes` is negative.
@@ -108,16 +106,40 @@ HR_INLINE Words spread_two(const uint8_t *p, int bytes) {
   return _mm256_shuffle_epi8(_mm256_broadcastq_epi64(raw), order);
 }
 
-// The low four bits of each lane as e2m1. The permutation looks at no other bits.
+// --- e2m1: a lane takes the eight codes of one 32-bit word ---------------------------------------
+
+constexpr int E2M1_CHUNK = 128, NVFP4_SCALES = 1, MXFP4_SCALES = 1;
+template <int group>
+constexpr int e2m1_place(int i) { return i % 8 * W + i / 8; }
+
+// The low four bits of each lane. The permutation looks at no other bits.
 HR_INLINE F32 e2m1(U32 codes) {
   const F32 table = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f,
                                    -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
   return _mm512_permutexvar_ps(codes, table);
 }
 
+template <int group, bool full, class Visit>
+HR_INLINE void visit_e2m1(const uint8_t *p, int bytes, Visit &&visit) {
+  const U32 codes = load_u32<full>(p, bytes);
+  visit(0, e2m1(codes));
+  visit(1, e2m1(shift_right<4>(codes)));
+  visit(2, e2m1(shift_right<8>(codes)));
+  visit(3, e2m1(shift_right<12>(codes)));
+  visit(4, e2m1(shift_right<16>(codes)));
+  visit(5, e2m1(shift_right<20>(codes)));
+  visit(6, e2m1(shift_right<24>(codes)));
+  visit(7, e2m1(shift_right<28>(codes)));
+}
+
+template <bool full>
+HR_INLINE void nvfp4_scales_over_256(const uint8_t *p, int bytes, F32 *out) {
+  out[0] = e4m3_over_256<true>(spread_two<full>(p, bytes));
+}
+
 // A power of two for each four lanes. Code 0 is a float32 subnormal, 255 is NaN.
 template <bool full>
-HR_INLINE F32 e8m0_for_four(const uint8_t *p, int bytes) {
+HR_INLINE void mxfp4_scales(const uint8_t *p, int bytes, F32 *out) {
   int32_t raw = 0;
   if constexpr (full)
     std::memcpy(&raw, p, 4);
@@ -129,34 +151,45 @@ HR_INLINE F32 e8m0_for_four(const uint8_t *p, int bytes) {
   const __m512i half = _mm512_set1_epi32(0x00400000);
   const __m512i bits = _mm512_max_epi32(_mm512_slli_epi32(codes, 23), half);
   const __mmask16 nan = _mm512_cmpeq_epi32_mask(codes, _mm512_set1_epi32(255));
-  return _mm512_castsi512_ps(_mm512_mask_or_epi32(bits, nan, bits, half));
+  out[0] = _mm512_castsi512_ps(_mm512_mask_or_epi32(bits, nan, bits, half));
 }
 
-HR_INLINE float half(const uint8_t *p) {
-  uint16_t bits;
-  std::memcpy(&bits, p, 2);
-  return _cvtsh_ss(bits);
-}
 HR_INLINE U32 widen(const uint8_t *p) {
   return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
 }
 HR_INLINE U32 widen_signed(const uint8_t *p) {
   return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
 }
-HR_INLINE F32 to_f32(U32 v) { return _mm512_cvtepi32_ps(v); }
-HR_INLINE U32 and_u32(U32 v, int mask) { return _mm512_and_si512(v, _mm512_set1_epi32(mask)); }
-HR_INLINE U32 or_u32(U32 a, U32 b) { return _mm512_or_si512(a, b); }
-HR_INLINE U32 shift_left_four(U32 v) { return _mm512_slli_epi32(v, 4); }
-
-// The low four bits of each lane, and the same less eight. One permutation, which looks at no other
-// bits, instead of a mask, a conversion and a subtraction.
-HR_INLINE F32 nibble(U32 codes) {
-  return _mm512_permutexvar_ps(codes, _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13,
-                                                     14, 15));
+// Bytes i .. i + W of these words, from registers: loads must not meet stores of other sizes.
+HR_INLINE U32 widen_bytes(const uint64_t *words, int) {
+  return _mm512_cvtepu8_epi32(_mm_set_epi64x(static_cast<int64_t>(words[1]),
+                                             static_cast<int64_t>(words[0])));
 }
-HR_INLINE F32 nibble_less_eight(U32 codes) {
-  return _mm512_permutexvar_ps(codes, _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4,
-                                                     5, 6, 7));
+HR_INLINE F32 to_f32(U32 v) { return _mm512_cvtepi32_ps(v); }
+
+// --- 4-bit codes from 0 with a scale and a minimum -----------------------------------------------
+
+// Four lanes of one number and four of the other in turns; the vector from lane i on.
+HR_INLINE F32 four_each(float first, float second, int) {
+  return _mm512_mask_blend_ps(0xF0F0, broadcast(first), broadcast(second));
+}
+
+// Two runs of sixteen bytes, the low nibbles' vectors before the high ones'. Scale and minimum are
+// those of a run (by_run), or else of the low nibbles and of the high ones, `stride` floats apart.
+// A weight is looked up in a table that is made for so many: the permutation looks at four bits.
+constexpr int nibble_place(int byte) { return byte; }
+
+template <bool by_run, int stride, class Visit>
+HR_INLINE void visit_nibbles(const uint8_t *a, const uint8_t *b, const float *scales,
+                             const float *minima, Visit &&visit) {
+  const F32 codes = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const F32 first = fma(codes, broadcast(scales[0]), broadcast(minima[0]));
+  const F32 second = fma(codes, broadcast(scales[stride]), broadcast(minima[stride]));
+  const U32 run_a = widen(a), run_b = widen(b);
+  visit(0, _mm512_permutexvar_ps(run_a, first));
+  visit(1, _mm512_permutexvar_ps(run_b, by_run ? second : first));
+  visit(2, _mm512_permutexvar_ps(shift_right<4>(run_a), by_run ? first : second));
+  visit(3, _mm512_permutexvar_ps(shift_right<4>(run_b), second));
 }
 
 }  // namespace headrace::HEADRACE_TIER

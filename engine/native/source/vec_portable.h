@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "copy_first.h"
 #include "inline.h"
 
 namespace headrace::HEADRACE_TIER {
@@ -85,12 +86,6 @@ HR_INLINE float reduce(F32 a) {
   return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
-// `bytes` of `size`, zeros behind; none, if `bytes` is negative.
-template <int size>
-HR_INLINE void copy_first(void *to, const uint8_t *from, int bytes) {
-  std::memset(to, 0, size);
-  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes < size ? bytes : size));
-}
 template <bool full>
 HR_INLINE F32 load_floats(const uint8_t *p, int count) {
   F32 r;
@@ -182,6 +177,11 @@ HR_INLINE Words spread_two(const uint8_t *p, int bytes) {
   return r;
 }
 
+// e2m1: a lane takes the eight codes of one 32-bit word.
+constexpr int E2M1_CHUNK = 64, NVFP4_SCALES = 1, MXFP4_SCALES = 1;
+template <int group>
+constexpr int e2m1_place(int i) { return i % 8 * W + i / 8; }
+
 // The low four bits of each lane.
 HR_INLINE F32 e2m1(U32 codes) {
   static const float table[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
@@ -191,17 +191,29 @@ HR_INLINE F32 e2m1(U32 codes) {
   return r;
 }
 
+template <int group, bool full, class Visit>
+HR_INLINE void visit_e2m1(const uint8_t *p, int bytes, Visit &&visit) {
+  U32 codes = load_u32<full>(p, bytes);
+  for (int i = 0; i < 8; ++i) {
+    visit(i, e2m1(codes));
+    codes = shift_right<4>(codes);
+  }
+}
+
+template <bool full>
+HR_INLINE void nvfp4_scales_over_256(const uint8_t *p, int bytes, F32 *out) {
+  out[0] = e4m3_over_256<true>(spread_two<full>(p, bytes));
+}
+
 // A power of two for each four lanes. Code 0 is a float32 subnormal, 255 is NaN.
 template <bool full>
-HR_INLINE F32 e8m0_for_four(const uint8_t *p, int bytes) {
+HR_INLINE void mxfp4_scales(const uint8_t *p, int bytes, F32 *out) {
   uint8_t raw[W / 4];
   copy_first<W / 4>(raw, p, full ? W / 4 : bytes);
-  F32 r;
   HR_LANES {
     const uint32_t code = raw[i / 4];
-    r.v[i] = from_bits(code == 0 ? 0x00400000u : code == 255 ? 0x7FC00000u : code << 23);
+    out[0].v[i] = from_bits(code == 0 ? 0x00400000u : code == 255 ? 0x7FC00000u : code << 23);
   }
-  return r;
 }
 
 HR_INLINE float half(const uint8_t *p) {
@@ -219,30 +231,47 @@ HR_INLINE U32 widen_signed(const uint8_t *p) {
   HR_LANES r.v[i] = static_cast<uint32_t>(static_cast<int32_t>(static_cast<int8_t>(p[i])));
   return r;
 }
+HR_INLINE U32 widen_bytes(const uint64_t *words, int first) {
+  U32 r;
+  HR_LANES r.v[i] = words[first / 8] >> 8 * i & 0xFF;
+  return r;
+}
 HR_INLINE F32 to_f32(U32 a) {
   F32 r;
   HR_LANES r.v[i] = static_cast<float>(static_cast<int32_t>(a.v[i]));
   return r;
 }
-HR_INLINE U32 and_u32(U32 a, uint32_t mask) {
-  U32 r;
-  HR_LANES r.v[i] = a.v[i] & mask;
-  return r;
-}
-HR_INLINE U32 or_u32(U32 a, U32 b) {
-  U32 r;
-  HR_LANES r.v[i] = a.v[i] | b.v[i];
-  return r;
-}
-HR_INLINE U32 shift_left_four(U32 a) {
-  U32 r;
-  HR_LANES r.v[i] = a.v[i] << 4;
+
+// 4-bit codes from 0 with a scale and a minimum: as in vec_avx512.h.
+// Four lanes of one number and four of the other in turns; the vector from lane `first_lane` on.
+HR_INLINE F32 four_each(float first, float second, int first_lane) {
+  F32 r;
+  HR_LANES r.v[i] = (first_lane + i) / 4 % 2 ? second : first;
   return r;
 }
 
-// The low four bits of each lane, and the same less eight.
-HR_INLINE F32 nibble(U32 codes) { return to_f32(and_u32(codes, 15)); }
-HR_INLINE F32 nibble_less_eight(U32 codes) { return sub(nibble(codes), broadcast(8.0f)); }
+template <int odd>
+HR_INLINE void store_halves(uint64_t words, float *out) {
+  for (int i = 0; i < 4; ++i)
+    out[i] = f16_value(words >> 16 * i & 0xFFFF) * (i % 2 ? static_cast<float>(odd) : 1.0f);
+}
+
+constexpr int nibble_place(int byte) { return byte; }
+
+template <bool by_run, int stride, class Visit>
+HR_INLINE void visit_nibbles(const uint8_t *a, const uint8_t *b, const float *scales,
+                             const float *minima, Visit &&visit) {
+  for (int p = 0; p < 64 / W; ++p) {
+    const int high = p / (32 / W), run = p / (16 / W) % 2, at = (by_run ? run : high) * stride;
+    const uint8_t *bytes = (run ? b : a) + p % (16 / W) * W;
+    F32 r;
+    HR_LANES {
+      const int code = high ? bytes[i] >> 4 : bytes[i] & 15;
+      r.v[i] = scales[at] * static_cast<float>(code) + minima[at];
+    }
+    visit(p, r);
+  }
+}
 
 #undef HR_LANES
 

@@ -82,7 +82,8 @@ def answer(events: Iterable[OutputEvent]) -> Answer:
                 name, arguments, _ = whole.calls[index]
                 whole.calls[index] = (name, arguments, complete)
                 if complete:
-                    assert isinstance(json.loads(arguments), dict)
+                    value = json.loads(arguments, parse_constant=lambda name: [name])
+                    assert isinstance(value, dict)
         kind = type(event).__name__
         if not whole.order or whole.order[-1] != kind:
             whole.order.append(kind)

@@ -10,11 +10,13 @@ import pytest
 import regex
 
 from engine.chat.parsers.events import Piece
-from engine.chat.parsers.families import family_named, family_of, opens_thinking
-from tests.chat.parsers.goldens import GOLDENS, Golden, answer
+from engine.chat.parsers.families import FAMILIES, family_named, family_of, opens_thinking
+from tests.chat.parsers.goldens import GOLDENS, TOOLS, Golden, answer
 
 MUTATIONS = 2_000
 FULL_MUTATIONS = 100_000
+MARKUP = {"tool_call", "parameter", "think"}
+"""Words of markup that some golden answers have in their text too."""
 
 
 def cut(pieces: Iterable[Piece], parts: Callable[[str], Iterable[str]]) -> Iterator[Piece]:
@@ -46,10 +48,85 @@ def test_an_answer_cut_anywhere_is_the_same(golden: Golden) -> None:
 
 @pytest.mark.parametrize("golden", GOLDENS, ids=lambda golden: golden.family)
 def test_an_answer_that_ends_anywhere_loses_nothing(golden: Golden) -> None:
-    """Whatever a cut answer shows, the letters of its text are all there."""
+    """Words that the whole answer shows are shown as far as the output goes."""
+    words = set(regex.findall(r"\w+", golden.parse(golden.pieces()).everything)) - MARKUP
     for at in range(len(golden.output)):
-        parsed = golden.parse(cut(golden.pieces(golden.output[:at]), list))
-        assert parsed == golden.parse(golden.pieces(golden.output[:at]))
+        output = golden.output[:at]
+        parsed = golden.parse(cut(golden.pieces(output), list))
+        assert parsed == golden.parse(golden.pieces(output))
+        # The last word may be cut itself.
+        for word in words & set(regex.findall(r"\w+(?=\W)", output)):
+            assert word in parsed.everything, output
+
+
+@pytest.mark.parametrize(
+    ("family", "output"),
+    [
+        ("hermes", '<tool_call>{"name": "now", "arguments": {"a": NaN}}</tool_call>'),
+        ("hermes", '<tool_call>{"name": "now", "arguments": {"a": [1e999]}}</tool_call>'),
+        ("hermes", '<tool_call>{"arguments": {"a": -Infinity}, "name": "now"}</tool_call>'),
+        ("glm", "<tool_call>now<arg_key>a</arg_key><arg_value>[1e999]</arg_value></tool_call>"),
+        ("glm", "<tool_call>now<arg_key>a</arg_key><arg_value>NaN</arg_value></tool_call>"),
+    ],
+)
+def test_numbers_that_json_does_not_have(family: str, output: str) -> None:
+    def refuse(name: str) -> None:
+        raise ValueError(name)
+
+    parsed = Golden(family, output).parse([Piece(output)])
+    for _, arguments, complete in parsed.calls:
+        if complete:
+            json.loads(arguments, parse_constant=refuse)
+    assert "now" in parsed.everything
+
+
+@pytest.mark.parametrize("name", [family.name for family in FAMILIES])
+@pytest.mark.parametrize(
+    ("begin", "part"),
+    [
+        ("<tool_call>", "word "),
+        ('<tool_call>{"name": "', "word "),
+        ('<tool_call>{"x": "', "ab} "),
+        ('<tool_call>{"name": "now", "arguments": {}, "x": "', "ab "),
+        ("<function=now><parameter=a>", "ab </parameter> "),
+        ("<｜tool▁call▁begin｜>", "word "),
+        ("<|channel|>final", " "),
+        ("x", " "),
+        ("<think>", "\n"),
+    ],
+)
+def test_work_grows_no_faster_than_output(name: str, begin: str, part: str) -> None:
+    """Counted in characters that patterns look at, which does not depend on the machine."""
+    looks = []
+    for count in (2_000, 8_000):
+        stream = LookCounter(name)
+        stream.feed(begin)
+        for _ in range(count):
+            stream.feed(part)
+        looks.append(stream.finish())
+    assert looks[1] <= 8 * looks[0]
+
+
+class LookCounter:
+    """A parser whose stream counts how long the texts are that it searches."""
+
+    def __init__(self, name: str) -> None:
+        self._parser = family_named(name).parser(TOOLS, (), thinking=False)
+        self._stream = self._parser._stream  # type: ignore[attr-defined]
+        self._looks = 0
+        first = self._stream._first
+        self._stream._first = lambda pattern: self._counted(first(pattern))
+
+    def _counted(self, result: object) -> object:
+        self._looks += len(self._stream._buffer)
+        return result
+
+    def feed(self, text: str) -> None:
+        self._parser.feed(Piece(text))
+
+    def finish(self) -> int:
+        self._parser.finish()
+        return self._looks
 
 
 def test_text_that_spells_a_control_token_is_text() -> None:

@@ -3,55 +3,42 @@
 
 namespace headrace::HEADRACE_TIER {
 
-struct PlainRow {
-  const uint8_t *codes;
-};
+template <int bytes>
+using Plain = Codes<8 * W, 8 * W * bytes, 1, false>;
 
-struct Float32 {
-  using Row = PlainRow;
-  static constexpr bool scaled = false, global = false;
-  static constexpr int lane = 1, parts = 4, chunk = parts * W;
-  static constexpr int code_bytes = chunk * 4, scale_bytes = 0;
-  static HR_INLINE Row row(const Matrix &m, int64_t r) { return {m.weight + r * m.row_bytes}; }
-  template <bool full, class Visit>
-  static HR_INLINE F32 visit(const Row &row, int64_t c, int valid, Visit &&visit) {
-    const uint8_t *at = row.codes + c * chunk * 4;
-    for (int p = 0; p < parts; ++p) visit(p, load_floats<full>(at + p * W * 4, valid - p * W));
-    return zero();
+struct Float32 : Plain<4> {
+  static constexpr int place(int i) { return i; }
+  template <bool full, class Part, class Close>
+  static HR_INLINE void visit(const Row &row, int64_t c, int valid, Part &&part, Close &&close) {
+    const uint8_t *at = row.codes + c * code_bytes;
+    for (int p = 0; p < parts; ++p) part(p, load_floats<full>(at + p * W * 4, valid - p * W));
+    close();
   }
 };
 
-struct Float16 {
-  using Row = PlainRow;
-  static constexpr bool scaled = false, global = false;
-  static constexpr int lane = 1, parts = 4, chunk = parts * W;
-  static constexpr int code_bytes = chunk * 2, scale_bytes = 0;
-  static HR_INLINE Row row(const Matrix &m, int64_t r) { return {m.weight + r * m.row_bytes}; }
-  template <bool full, class Visit>
-  static HR_INLINE F32 visit(const Row &row, int64_t c, int valid, Visit &&visit) {
-    const uint8_t *at = row.codes + c * chunk * 2;
+struct Float16 : Plain<2> {
+  static constexpr int place(int i) { return i; }
+  template <bool full, class Part, class Close>
+  static HR_INLINE void visit(const Row &row, int64_t c, int valid, Part &&part, Close &&close) {
+    const uint8_t *at = row.codes + c * code_bytes;
     for (int p = 0; p < parts; ++p)
-      visit(p, f16(load_words<full>(at + p * W * 2, 2 * (valid - p * W))));
-    return zero();
+      part(p, f16(load_words<full>(at + p * W * 2, 2 * (valid - p * W))));
+    close();
   }
 };
 
 // Two neighbours in each lane: a shift and a mask widen them where a conversion would shuffle.
-struct BFloat16 {
-  using Row = PlainRow;
-  static constexpr bool scaled = false, global = false;
-  static constexpr int lane = 2, parts = 8, chunk = parts * W;
-  static constexpr int code_bytes = chunk * 2, scale_bytes = 0;
-  static HR_INLINE Row row(const Matrix &m, int64_t r) { return {m.weight + r * m.row_bytes}; }
-  template <bool full, class Visit>
-  static HR_INLINE F32 visit(const Row &row, int64_t c, int valid, Visit &&visit) {
-    const uint8_t *at = row.codes + c * chunk * 2;
+struct BFloat16 : Plain<2> {
+  static constexpr int place(int i) { return neighbours(i, 2); }
+  template <bool full, class Part, class Close>
+  static HR_INLINE void visit(const Row &row, int64_t c, int valid, Part &&part, Close &&close) {
+    const uint8_t *at = row.codes + c * code_bytes;
     for (int p = 0; p < parts; p += 2) {
       const U32 two = load_u32<full>(at + p * W * 2, 2 * (valid - p * W));
-      visit(p, bf16_even(two));
-      visit(p + 1, bf16_odd(two));
+      part(p, bf16_even(two));
+      part(p + 1, bf16_odd(two));
     }
-    return zero();
+    close();
   }
 };
 

@@ -1,0 +1,188 @@
+"""`headrace bench`: what each measurement takes. It prints a table and may write a record.
+
+Measurements are in engine/runtime and need torch, which is imported once the options are read.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.cli.engine_options import add_model_options
+from engine.cli.values import given, whole
+from engine.errors import InvalidRequest
+from engine.native.library import FORMATS
+from engine.options import EngineOptions
+
+if TYPE_CHECKING:
+    from engine.runtime.bench_result import Result
+
+SUMMARY = "measure this machine and a model"
+DESCRIPTION = "Measure this machine and a model."
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(log_level="warning")
+    measurements = parser.add_subparsers(
+        title="measurements", required=True, metavar="MEASUREMENT", dest="measurement"
+    )
+
+    def add(
+        name: str,
+        summary: str,
+        options: Callable[[argparse.ArgumentParser], None],
+        measure: Callable[[argparse.Namespace], Result],
+    ) -> None:
+        own = measurements.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
+        options(own)
+        own.add_argument("--json", type=_file, metavar="FILE", help="write the record to this file")
+        own.set_defaults(measure=measure)
+
+    add("decode", "tokens a second, beside transformers on the same weights", _decode, _run_decode)
+    add(
+        "host",
+        "the rate at which the CPU consumes weights, beside reading memory",
+        _host,
+        _run_host,
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Raises InvalidRequest where the record cannot be written, before anything is measured."""
+    if options.json is not None:
+        _check_writable(options.json)
+    from engine.runtime.openmp import wait_without_spinning
+
+    wait_without_spinning()
+    from engine.runtime import bench_result
+
+    result: Result = options.measure(options)
+    print(bench_result.table(result))
+    if options.json is not None:
+        bench_result.write(result, options.json)
+        print(f"Written to {options.json}")
+    return 0
+
+
+def _file(text: str) -> Path:
+    return Path(given(text))
+
+
+def _check_writable(path: Path) -> None:
+    """Opens the file as writing it will; one that was not there is not left behind."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made = not path.exists()
+        path.open("ab").close()
+        if made:
+            path.unlink()
+    except OSError as error:
+        raise InvalidRequest(
+            f"--json {path} cannot be written: {error.strerror}.", param="json"
+        ) from error
+
+
+def _decode(parser: argparse.ArgumentParser) -> None:
+    add_model_options(parser, model="demo")
+    add = parser.add_argument
+    add(
+        "--tokens",
+        type=whole(2),
+        default=64,
+        metavar="N",
+        help="tokens to decode in a round (%(default)s)",
+    )
+    add(
+        "--prompt-tokens",
+        type=whole(1),
+        default=64,
+        metavar="N",
+        help="tokens to read before (%(default)s)",
+    )
+    add(
+        "--rounds",
+        type=whole(1),
+        default=5,
+        metavar="N",
+        help="the median of so many is shown (%(default)s)",
+    )
+    add("--alone", action="store_true", help="leave transformers out")
+
+
+def _run_decode(options: argparse.Namespace) -> Result:
+    from engine.runtime.bench import measure_decode
+
+    return measure_decode(
+        EngineOptions(
+            model=options.model,
+            device=options.device,
+            dtype=options.dtype,
+            moe_cache_rate=options.moe_cache_rate,
+            threads=options.threads,
+            max_sequences=1,
+        ),
+        tokens=options.tokens,
+        prompt_tokens=options.prompt_tokens,
+        rounds=options.rounds,
+        alone=options.alone,
+    )
+
+
+def _host(parser: argparse.ArgumentParser) -> None:
+    formats = list(FORMATS)
+    add = parser.add_argument
+    add(
+        "--formats",
+        nargs="+",
+        default=formats,
+        choices=formats,
+        metavar="FORMAT",
+        help=f"of the weights (all): {', '.join(formats)}",
+    )
+    add(
+        "--threads",
+        type=whole(0),
+        default=0,
+        metavar="N",
+        help="of the products; 0: as when serving (%(default)s)",
+    )
+    add(
+        "--tiers",
+        nargs="+",
+        type=given,
+        default=[],
+        metavar="TIER",
+        help="instruction sets, such as avx2 and avx512 (the best one)",
+    )
+    add(
+        "--rounds",
+        type=whole(1),
+        default=5,
+        metavar="N",
+        help="the median of so many is shown (%(default)s)",
+    )
+    add(
+        "--mebibytes",
+        type=whole(0),
+        default=0,
+        metavar="N",
+        help="to read in turn; 0: far more than caches hold (%(default)s)",
+    )
+    add("--operations", action="store_true", help="show PyTorch's operations beside them")
+
+
+def _run_host(options: argparse.Namespace) -> Result:
+    from engine.runtime.bench_host import Choices, measure_host
+
+    return measure_host(
+        Choices(
+            formats=options.formats,
+            threads=options.threads,
+            tiers=options.tiers,
+            rounds=options.rounds,
+            mebibytes=options.mebibytes,
+            operations=options.operations,
+        )
+    )

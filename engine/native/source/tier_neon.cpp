@@ -1,0 +1,13 @@
+#define HEADRACE_TIER neon
+#include "vec_neon.h"
+
+#include "tier_table.h"
+
+namespace headrace {
+
+const Tier *neon_tier() {
+  static const Tier tier = neon::table("neon");
+  return &tier;
+}
+
+}  // namespace headrace

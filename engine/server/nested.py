@@ -1,0 +1,35 @@
+"""What is nested in messages and is no record: parts, blocks, and calls that tools answer."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from engine.chat.conversation import Message
+from engine.errors import InvalidRequest
+from engine.server.bodies import unsupported
+
+HARMLESS = frozenset({"type", "cache_control", "citations", "annotations", "logprobs"})
+"""Of every part: its type, a hint about caching, and what an answer's text came with."""
+CONTINUED = "The last message is the assistant's: continuing an answer is not supported yet."
+
+
+def refuse_unknown(value: dict[str, Any], where: str, known: Collection[str]) -> None:
+    """Raises InvalidRequest naming a field that is neither known nor harmless. Null is absent."""
+    for name, item in value.items():
+        if item is not None and name not in known and name not in HARMLESS:
+            raise unsupported(f"{where}.{name}")
+
+
+def answering(messages: list[Message]) -> list[Message]:
+    """The messages. Raises InvalidRequest where a tool answers a call that nobody has made."""
+    made: set[str] = set()
+    for message in messages:
+        made |= {str(call["id"]) for call in message.get("tool_calls", [])}
+        answered = message.get("tool_call_id")
+        if answered is not None and answered not in made:
+            raise InvalidRequest(
+                f"A tool answers the call {answered!r}, which no message before it makes.",
+                param="messages",
+            )
+    return messages
