@@ -14,6 +14,7 @@ import pytest
 import app.cli
 import dev
 from app.core import startup
+from app.core.agents import command as agents
 from engine import cli
 from tests.project.checkout import ROOT, tracked_files
 
@@ -28,7 +29,9 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
 
 
 COMMANDS = [
-    each for command in (app.cli.parser(), cli.parser(), dev.parser()) for each in parsers(command)
+    each
+    for command in (app.cli.parser(), agents.parser(), cli.parser(), dev.parser())
+    for each in parsers(command)
 ]
 
 
@@ -94,6 +97,17 @@ def test_a_mistake_of_usage_is_told_in_one_line(
     assert line.startswith("error: ") and line.endswith(end)
 
 
+@pytest.mark.parametrize("blank", BLANK, ids=repr)
+@pytest.mark.parametrize("option", ["--url", "--model", "--api-key-file"])
+def test_a_blank_value_for_an_agent_is_refused(
+    capsys: pytest.CaptureFixture[str], option: str, blank: str
+) -> None:
+    with pytest.raises(SystemExit) as raised:
+        agents.main(["show", "pi", option, blank])
+    assert raised.value.code == 2
+    assert option in capsys.readouterr().err.splitlines()[-1]
+
+
 # --- what texts suggest ---------------------------------------------------------------------------
 
 _SUGGESTED = re.compile(
@@ -134,6 +148,7 @@ def test_the_app_s_command_and_the_engine_s_say_the_same_of_each_verb() -> None:
 
 
 @pytest.mark.parametrize("verb", ["serve", "chat", "bench"])
+@pytest.mark.parametrize("verb", ["serve", "chat", "agents", "bench"])
 def test_every_verb_has_a_page_of_help(verb: str) -> None:
     command = [sys.executable, "-m", "app.cli", verb, "--help"]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -8,15 +8,16 @@ from typing import Any
 import openai
 import pytest
 from anthropic import beta_tool
-from pydantic import BaseModel
 
 from tests.server.speaking import Speaker
 
 ASK: list[Any] = [{"role": "user", "content": "Weather?"}]
 
 
-class Weather(BaseModel):
+class Weather(openai.BaseModel):
     """Tells the weather."""
+
+    model_config = {"extra": "forbid"}  # noqa: RUF012 - as its base has it
 
     city: str
     days: int | None = None

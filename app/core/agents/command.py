@@ -77,16 +77,23 @@ def parser() -> argparse.ArgumentParser:
         if name == "undo":
             verb.add_argument("--force", action="store_true", help="also if it was changed since")
             continue
-        verb.add_argument("--url", default="", help="the server, if it is not the one that runs")
-        verb.add_argument("--model", default="", metavar="M", help="default: the one it serves")
+        verb.add_argument("--url", type=_given, help="the server, if it is not the one that runs")
+        verb.add_argument("--model", type=_given, metavar="M", help="default: the one it serves")
         verb.add_argument(
-            "--api-key-file", type=Path, metavar="PATH", help="default: the key of the settings"
+            "--api-key-file", type=_given, metavar="PATH", help="default: the key of the settings"
         )
         if name == "setup":
             verb.add_argument("--yes", action="store_true", help="do not ask")
         if name == "run":
             verb.usage = f"{verb.prog} NAME [--url URL] [--model M] [-- ARGUMENT ...]"
     return top
+
+
+def _given(text: str) -> str:
+    """A blank is what an unset variable of a script gives."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("nothing is given: the text is empty")
+    return text
 
 
 def _split(argv: list[str]) -> tuple[list[str], list[str]]:
@@ -120,8 +127,8 @@ def _list(_options: argparse.Namespace) -> int:
 
 
 def _endpoint(options: argparse.Namespace, find: Callable[..., Endpoint]) -> Endpoint:
-    key = server.read_key(options.api_key_file) if options.api_key_file else ""
-    return find(settings.load(), options.url, options.model, key)
+    key = server.read_key(Path(options.api_key_file)) if options.api_key_file else ""
+    return find(settings.load(), options.url or "", options.model or "", key)
 
 
 def _show(options: argparse.Namespace) -> int:

@@ -10,6 +10,8 @@ from typing import Any
 from app.core.agents import jsonc
 from app.core.agents.agent import PROVIDER, Agent, ConfigEdit, Endpoint, Launch
 
+_SCHEMA = "https://opencode.ai/config.json"
+
 
 def _provider(endpoint: Endpoint) -> dict[str, Any]:
     model: dict[str, Any] = {"name": endpoint.model}
@@ -31,6 +33,9 @@ def _chosen(endpoint: Endpoint) -> dict[str, str]:
 
 def _edits(endpoint: Endpoint) -> list[ConfigEdit]:
     def edit(text: str) -> str:
+        # OpenCode adds its schema where there is none; then the file would count as changed.
+        if not text.strip("\ufeff \t\r\n") or "$schema" not in jsonc.parse(text):
+            text = jsonc.put(text, ("$schema",), _SCHEMA)
         text = jsonc.put(text, ("provider", PROVIDER), _provider(endpoint))
         for name, value in _chosen(endpoint).items():
             text = jsonc.put(text, (name,), value)

@@ -30,8 +30,8 @@ def running(settings: Settings, url: str = "", model: str = "", key: str = "") -
     if not address:
         raise AgentError(
             "No Headrace server runs.",
-            hint="Open the app, or start one: headrace serve --model demo. For a server elsewhere "
-            "there is --url.",
+            hint="Open the app, or start one with `headrace serve --model demo`. For a server "
+            "elsewhere there is --url.",
         )
     served = _served(address, key)
     return Endpoint(address, model or served["id"], key, served.get("context_length") or 0)

@@ -142,9 +142,9 @@ def undo(name: str, *, force: bool = False) -> list[Path]:
             config_file.write(target, original, file.mode)
         else:
             target.unlink(missing_ok=True)
-            for folder in reversed(file.made_folders):
-                with contextlib.suppress(OSError):  # somebody else's files are in it by now
-                    Path(folder).rmdir()
+    for folder in (each for file in saved.files for each in reversed(file.made_folders)):
+        with contextlib.suppress(OSError):  # somebody else's files are in it by now
+            Path(folder).rmdir()
     shutil.rmtree(_folder(name))
     return [Path(file.path) for file in saved.files]
 
