@@ -6,6 +6,7 @@ from typing import Any
 
 from engine.chat.structured import AnswerFormat
 from engine.errors import InvalidRequest
+from engine.server.nested import refuse_unknown
 
 _ANY_OBJECT = {"type": "object"}
 
@@ -30,6 +31,7 @@ def answer_format(
 def _format(wanted: dict[str, Any], param: str) -> AnswerFormat | None:
     kind = wanted.get("type")
     if kind == "text":
+        refuse_unknown(wanted, param, ())
         return None
     if kind == "json_object":
         schema = _schema(wanted.get("schema"), param, _ANY_OBJECT)

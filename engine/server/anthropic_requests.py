@@ -26,11 +26,12 @@ class ThreadNotFound(HeadraceError):
     status = 404
 
 
-class Thinking(msgspec.Struct, frozen=True, kw_only=True):
+class Thinking(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The budget is not enforced, and thoughts are always shown."""
 
     type: Literal["enabled", "adaptive", "disabled"] = "disabled"
     budget_tokens: int = 0
+    display: str = ""
 
 
 class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

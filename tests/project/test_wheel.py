@@ -81,7 +81,8 @@ def test_the_unpacked_program_finds_its_resources_from_anywhere(
     place = tmp_path / "Zwei Wörter"
     zipfile.ZipFile(wheel).extractall(place)
     code = "from engine import paths; print(paths.demo_model()); print(paths.program())"
-    demo, program = run_from(place, "-c", code).stdout.splitlines()
+    # Without site-packages, where a checkout's own install would come first.
+    demo, program = run_from(place, "-S", "-c", code).stdout.splitlines()
     assert Path(program) == place
     assert (Path(demo) / "config.json").is_file()
 

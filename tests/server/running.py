@@ -62,12 +62,20 @@ def headrace(
 class Server:
     """A running `headrace serve`."""
 
-    def __init__(self, process: subprocess.Popen[str], url: str, home: Path, model: str) -> None:
+    def __init__(
+        self, process: subprocess.Popen[str], url: str, home: Path, model: str, log: IO[str]
+    ) -> None:
         self.process = process
+        self._log = log
         self.url = url
         self.home = home
         self.model = model
         self.http = httpx.Client(base_url=url, timeout=60, trust_env=False)
+
+    def logged(self) -> str:
+        """All that it has written to its log so far."""
+        self._log.seek(0)
+        return self._log.read()
 
     @property
     def port(self) -> int:
@@ -134,7 +142,7 @@ def running(
             if not line.startswith("Headrace listens on http://"):
                 log.seek(0)
                 raise AssertionError(line + log.read())
-            server = Server(process, line.split()[-1], home, Path(model).name)
+            server = Server(process, line.split()[-1], home, Path(model).name, log)
             with server.http:
                 if ready:
                     server.wait_ready()

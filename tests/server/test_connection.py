@@ -269,7 +269,8 @@ def test_where_few_files_may_be_open_idle_connections_make_room(
         with contextlib.suppress(ConnectionResetError):
             assert idle[0].recv(1) == b""  # the oldest
         server.process.terminate()
-        _, log = server.process.communicate(timeout=20)
+        server.process.wait(20)
+        log = server.logged()
     assert log.count("new connections wait") <= 1
     assert "Traceback" not in log
 

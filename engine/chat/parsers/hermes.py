@@ -10,7 +10,7 @@ import regex
 
 from engine.chat.parsers.answer import Calls
 from engine.chat.parsers.grammar import CallForm, Grammar, literal, optional
-from engine.chat.parsers.json_arguments import parsed, read_json
+from engine.chat.parsers.json_arguments import parsed, read_json, written
 from engine.chat.parsers.stream import OutputStream, Script, compiled
 from engine.chat.parsers.tools import Tool
 
@@ -61,8 +61,12 @@ def _whole(stream: OutputStream, match: regex.Match[str]) -> None:
         return
     if isinstance(arguments, str) and isinstance(parsed(arguments), dict):
         arguments = parsed(arguments)
+    text = written({} if arguments is None else arguments)
+    if text is None:
+        stream.text(match.group())
+        return
     call = stream.open_call(name)
-    stream.arguments(call, json.dumps({} if arguments is None else arguments, ensure_ascii=False))
+    stream.arguments(call, text)
     stream.close_call(call, complete=arguments is None or isinstance(arguments, dict))
 
 

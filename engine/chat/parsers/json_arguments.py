@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Generator
 from typing import Any, NoReturn
 
@@ -23,7 +22,7 @@ def read_json(stream: OutputStream, call: int) -> Generator[None, None, bool]:
     in quotes that holds an object, and null, are taken for the object that they mean.
     """
     scanner = _Scanner()
-    written: list[str] = []
+    parts: list[str] = []
     whole = False  # emitted at the end only
     while not scanner.done:
         chunk = yield from stream.more()
@@ -32,10 +31,10 @@ def read_json(stream: OutputStream, call: int) -> Generator[None, None, bool]:
         text, left = scanner.feed(chunk)
         stream.give_back(left)
         whole = whole or not scanner.nested
-        written.append(text)
+        parts.append(text)
         if not whole:
             stream.arguments(call, text)
-    value = "".join(written)
+    value = "".join(parts)
     if whole:
         value = _meant(value)
         stream.arguments(call, value)
@@ -43,20 +42,23 @@ def read_json(stream: OutputStream, call: int) -> Generator[None, None, bool]:
 
 
 def parsed(text: str) -> Any:
-    """The value of a JSON text, or None. NaN and infinities, which Python reads, are not JSON."""
+    """The value of a JSON text, or None. NaN and Infinity, which Python reads, are not JSON."""
     try:
-        return json.loads(text, strict=False, parse_constant=_refused, parse_float=_finite)
+        return json.loads(text, strict=False, parse_constant=_refused)
+    except (ValueError, RecursionError):
+        return None
+
+
+def written(value: Any) -> str | None:
+    """JSON of a value; None of one that has none, such as a number too large for a float."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (ValueError, RecursionError):
         return None
 
 
 def _refused(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
-
-
-def _finite(digits: str) -> float:
-    value = float(digits)
-    return value if math.isfinite(value) else _refused(digits)
 
 
 def _meant(text: str) -> str:

@@ -6,7 +6,7 @@ import ast
 import json
 from typing import Any, Protocol
 
-from engine.chat.parsers.json_arguments import parsed
+from engine.chat.parsers.json_arguments import parsed, written
 from engine.chat.parsers.parameters import type_of
 
 _WORDS = {"true": True, "True": True, "false": False, "False": False, "null": None, "None": None}
@@ -58,7 +58,7 @@ class _Typed:
         value = _interpreted(text.strip(), text)
         if self._types and "string" in self._types and not self._allows(value):
             value = text
-        return json.dumps(value, ensure_ascii=False)
+        return written(value) or json.dumps(text, ensure_ascii=False)
 
     def _allows(self, value: Any) -> bool:
         kind = type_of(value)
@@ -74,7 +74,7 @@ def _interpreted(text: str, otherwise: str) -> Any:
     if text[:1] in ("{", "[", "(") and len(text) <= _LITERAL_CHARS:
         try:
             value = ast.literal_eval(text)
-            json.dumps(value, allow_nan=False)
+            json.dumps(value, allow_nan=False)  # what else Python has
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             return otherwise
         return value

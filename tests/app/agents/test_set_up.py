@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from app.core.agents import catalog, config_file, jsonc, set_up
 from app.core.agents.agent import Agent, AgentError, ConfigEdit, Endpoint
+from tests.properties import examples
 
 PLAIN = Endpoint("http://127.0.0.1:11711", "demo", context_tokens=4096)
 KEYED = Endpoint("http://127.0.0.1:11711", "demo", key='se"cret')
@@ -227,7 +228,7 @@ values = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(40))
 @given(
     st.dictionaries(st.text(), values, max_size=4),
     st.sampled_from([None, 2, "\t"]),
