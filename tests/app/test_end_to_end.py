@@ -256,7 +256,8 @@ def test_a_server_started_by_hand_is_used_and_left(
     )
     try:
         wait_until(lambda: bool(server_record.running_servers()))
-        headrace = open_app(start_engine_at_launch=True)
+        (record,) = server_record.running_servers()
+        headrace = open_app(start_engine_at_launch=True, port=record.port)
         qtbot.waitUntil(lambda: headrace.engine.view.health is not None, timeout=PATIENCE_MS)
         assert headrace.engine.server_pid == by_hand.pid
         assert not headrace.engine.view.ours
