@@ -21,7 +21,7 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def running(settings: Settings, url: str = "", model: str = "", key: str = "") -> Endpoint:
-    """The server that answers at `url`, else the one that the app would use.
+    """The server that answers at `url`, else one that runs here, the app's first.
 
     Raises AgentError where none answers.
     """
@@ -60,7 +60,9 @@ def read_key(path: Path) -> str:
 
 
 def _recorded(settings: Settings) -> str:
-    found = server_record.to_use(server_record.running_servers(), settings.port)
+    """The server that the app would go on with, else whichever of the person's began first."""
+    servers = server_record.running_servers()
+    found = server_record.to_use(servers, settings.port) or next(iter(servers), None)
     return found.url if found else ""
 
 

@@ -104,7 +104,6 @@ def headrace(*arguments: str, **environment: str) -> subprocess.CompletedProcess
 
 
 SHOWN = """\
-#!{python}
 import json, os, sys
 print(json.dumps([sys.argv[1:], dict(os.environ), [open(a).read() for a in sys.argv if
     os.path.exists(a) and a.endswith("settings.json")]]))
@@ -116,8 +115,10 @@ sys.exit(7)
 def test_a_run_hands_everything_over(tiny_server: str, person: Path, home: Path) -> None:
     binaries = person / "bin"
     binaries.mkdir()
-    program = binaries / "claude"
-    program.write_text(SHOWN.format(python=sys.executable))
+    program, script = binaries / "claude", binaries / "shown.py"
+    script.write_text(SHOWN)
+    # By a shell: the first line of a script cannot name an interpreter with a space in its path.
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{script}" "$@"\n')
     program.chmod(0o755)
     search = os.pathsep.join([str(binaries), os.environ["PATH"]])
     started = ("run", "claude", "--url", tiny_server + "/v1/", "--", "-p", "--yes", "--", "x")
