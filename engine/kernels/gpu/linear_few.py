@@ -1,6 +1,12 @@
-"""Products of a few rows with a stored weight: bound by reading the weight."""
+"""Products of a few rows with a stored weight: bound by reading the weight.
+
+The weight is the left factor, sixteen rows of activations the right one, whether they are there or
+not: so one row costs about as much as sixteen, and its bits do not depend on the others.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -10,25 +16,31 @@ from torch import Tensor
 from engine.formats.weight import StoredWeight
 from engine.kernels.gpu.ahead import Ahead
 from engine.kernels.gpu.codes import NUMBERS, NVFP4, PER_WORD
-from engine.kernels.gpu.words import (
-    BFLOAT16,
-    FLOAT32,
-    settle,
-    tile_columns,
-    tile_rows,
-    word_products,
-    word_scales,
-)
+from engine.kernels.gpu.tiles import add_product
 
-MOST_ROWS = 8
-"""With more rows arithmetic costs more than reading."""
-BLOCK_ROWS = 4
-BLOCK_WORDS = 256
+MOST_ROWS = 16
+
+
+@dataclass(frozen=True)
+class FewTile:
+    n: int
+    k: int
+    warps: int
+    stages: int
+
+
+def tile_for(storage: str, rows: int) -> FewTile:
+    """Not of the number of rows of activations: the order of summation must not depend on it."""
+    if storage == "bfloat16":
+        return FewTile(16, 256, 2, 4) if rows <= 4096 else FewTile(32, 256, 2, 4)
+    if storage == "fp8_block":
+        return FewTile(16, 128, 2, 4)
+    return FewTile(16, 256, 2, 4)
 
 
 @triton.jit
 def linear_few_kernel(
-    words,
+    weights,
     scales,
     scale_2,
     bias,
@@ -41,35 +53,41 @@ def linear_few_kernel(
     FORMAT: tl.constexpr,
     PER: tl.constexpr,
     HAS_BIAS: tl.constexpr,
-    BLOCK_X: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_W: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
 ):
-    """y [rows_x, ROWS] of x [rows_x, COLUMNS]; one program makes BLOCK_R columns of y."""
-    width: tl.constexpr = COLUMNS // PER
-    rows = tile_rows(tl.program_id(0) * BLOCK_R, BLOCK_R)
-    m = tl.arange(0, BLOCK_X)[None, :, None]
-    total = tl.zeros((BLOCK_R, BLOCK_X, BLOCK_W), tl.float32)
-    for start in range(0, width, BLOCK_W):
-        columns = tile_columns(start, BLOCK_W)
-        mask = (rows < ROWS) & (columns < width)
-        tile = tl.load(words + rows.to(tl.int64) * width + columns, mask=mask, other=0)
-        wanted = (m < rows_x) & (columns < width)
-        products = word_products(tile, x + m * COLUMNS + columns * PER, wanted, FORMAT, PER)
-        if FORMAT == FLOAT32 or FORMAT == BFLOAT16:
-            total += products
-        else:
-            total += products * word_scales(scales, rows, columns, mask, SCALES, FORMAT)
-    sums = tl.sum(total, axis=2) * settle(FORMAT)
-    row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    """y [rows_x, ROWS] of x bfloat16 [rows_x, COLUMNS], rows_x at most 16."""
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    m = tl.arange(0, 16)
+    there, wanted = n < ROWS, m < rows_x
+    total = tl.zeros((BLOCK_N, 16), tl.float32)
+    rows = n.to(tl.int64)
+    for first in range(0, COLUMNS, BLOCK_K):
+        columns = first + tl.arange(0, BLOCK_K)
+        mask = wanted[None, :] & (columns < COLUMNS)[:, None]
+        at = m[None, :] * COLUMNS + columns[:, None]
+        right = tl.load(x + at, mask=mask, other=0.0)
+        total = add_product(
+            total,
+            right,
+            weights,
+            scales,
+            rows,
+            first,
+            there,
+            COLUMNS,
+            SCALES,
+            FORMAT,
+            PER,
+            BLOCK_N,
+            BLOCK_K,
+        )
     if FORMAT == NVFP4:
-        sums = sums * tl.load(scale_2)
+        total = total * tl.load(scale_2)
     if HAS_BIAS:
-        sums += tl.load(bias + row, mask=row < ROWS, other=0.0).to(tl.float32)[:, None]
-    row_x = tl.arange(0, BLOCK_X)
-    at = row_x[None, :] * ROWS + row[:, None]
-    here = (row_x[None, :] < rows_x) & (row[:, None] < ROWS)
-    tl.store(y + at, sums.to(y.dtype.element_ty), mask=here)
+        total += tl.load(bias + n, mask=there, other=0.0).to(tl.float32)[:, None]
+    here = there[:, None] & wanted[None, :]
+    tl.store(y + m[None, :] * ROWS + n[:, None], total.to(y.dtype.element_ty), mask=here)
 
 
 def can_read(weight: StoredWeight) -> bool:
@@ -78,7 +96,9 @@ def can_read(weight: StoredWeight) -> bool:
 
 
 def words_of(weight: Tensor) -> Tensor:
-    """The stored bytes as int32: a view."""
+    """What kernels read: bfloat16 as it is, of others their bytes as int32. A view."""
+    if weight.dtype == torch.bfloat16:
+        return weight
     return weight.view(torch.uint8).view(torch.int32)
 
 
@@ -95,12 +115,13 @@ def scale_arguments(weight: StoredWeight) -> tuple[Tensor, Tensor, int]:
 
 
 def linear_few(x: Tensor, weight: StoredWeight, bias: Tensor | None) -> Tensor:
-    """x [N, in] with N at most MOST_ROWS, times weight [out, in] transposed, plus bias [out]:
-    [N, out] in x's dtype. A row's bits do not depend on the other rows."""
+    """x bfloat16 [N, in] with N at most MOST_ROWS, times weight [out, in] transposed, plus bias
+    [out]: bfloat16 [N, out]. A row's bits do not depend on the other rows."""
     rows, columns = weight.shape
     out = torch.empty((x.shape[0], rows), dtype=x.dtype, device=x.device)
     scale, scale_2, in_row = scale_arguments(weight)
-    linear_few_kernel[(triton.cdiv(rows, BLOCK_ROWS),)](
+    tile = tile_for(weight.format, rows)
+    linear_few_kernel[(triton.cdiv(rows, tile.n),)](
         words_of(weight.parts["weight"]),
         scale,
         scale_2,
@@ -114,22 +135,22 @@ def linear_few(x: Tensor, weight: StoredWeight, bias: Tensor | None) -> Tensor:
         FORMAT=NUMBERS[weight.format],
         PER=PER_WORD[weight.format],
         HAS_BIAS=bias is not None,
-        BLOCK_X=triton.next_power_of_2(x.shape[0]),
-        BLOCK_R=BLOCK_ROWS,
-        BLOCK_W=BLOCK_WORDS,
-        num_warps=4,
+        BLOCK_N=tile.n,
+        BLOCK_K=tile.k,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
     )
     return out
 
 
-def _ahead(storage: str, rows: int, columns: int, rows_x: int) -> Ahead:
-    scale = "*fp32" if storage == "fp8_block" else "*u8"
+def _ahead(storage: str, rows: int, columns: int) -> Ahead:
+    tile = tile_for(storage, rows)
     return Ahead(
-        f"linear_few {storage} [{rows}, {columns}] M={rows_x}",
+        f"linear_few {storage} [{rows}, {columns}]",
         linear_few_kernel,
         {
-            "words": "*i32",
-            "scales": scale,
+            "weights": "*bf16" if storage == "bfloat16" else "*i32",
+            "scales": "*fp32" if storage == "fp8_block" else "*u8",
             "scale_2": "*fp32",
             "bias": "*bf16",
             "x": "*bf16",
@@ -143,16 +164,16 @@ def _ahead(storage: str, rows: int, columns: int, rows_x: int) -> Ahead:
             "FORMAT": NUMBERS[storage],
             "PER": PER_WORD[storage],
             "HAS_BIAS": False,
-            "BLOCK_X": rows_x,
-            "BLOCK_R": BLOCK_ROWS,
-            "BLOCK_W": BLOCK_WORDS,
+            "BLOCK_N": tile.n,
+            "BLOCK_K": tile.k,
         },
+        tile.warps,
+        tile.stages,
     )
 
 
 AHEAD = tuple(
-    _ahead(storage, rows, columns, rows_x)
+    _ahead(storage, rows, columns)
     for storage in ("bfloat16", "fp8_block", "nvfp4", "mxfp4")
-    for rows, columns in ((9216, 2048), (2048, 4096))
-    for rows_x in (1, 2, 4, 8)
+    for rows, columns in ((12288, 2048), (2048, 4096))
 )

@@ -68,15 +68,15 @@ def linear_many_kernel(
     m = (group * TOGETHER + within % height) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = within // height * BLOCK_N + tl.arange(0, BLOCK_N)
     wanted, there = m < rows_x, n < ROWS
-    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    x_rows = x + m.to(tl.int64)[:, None] * COLUMNS
+    total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    x_rows = x + m.to(tl.int64)[None, :] * COLUMNS
     for first in range(0, COLUMNS, BLOCK_K):
         columns = first + tl.arange(0, BLOCK_K)
-        mask = wanted[:, None] & (columns < COLUMNS)[None, :]
-        activations = tl.load(x_rows + columns[None, :], mask=mask, other=0.0)
+        mask = wanted[None, :] & (columns < COLUMNS)[:, None]
+        right = tl.load(x_rows + columns[:, None], mask=mask, other=0.0)
         total = add_product(
             total,
-            activations,
+            right,
             weights,
             scales,
             n,
@@ -92,9 +92,9 @@ def linear_many_kernel(
     if FORMAT == NVFP4:
         total = total * tl.load(scale_2)
     if HAS_BIAS:
-        total += tl.load(bias + n, mask=there, other=0.0).to(tl.float32)[None, :]
-    at = m.to(tl.int64)[:, None] * ROWS + n[None, :]
-    tl.store(y + at, total.to(y.dtype.element_ty), mask=wanted[:, None] & there[None, :])
+        total += tl.load(bias + n, mask=there, other=0.0).to(tl.float32)[:, None]
+    at = m.to(tl.int64)[None, :] * ROWS + n[:, None]
+    tl.store(y + at, total.to(y.dtype.element_ty), mask=wanted[None, :] & there[:, None])
 
 
 def architecture_of(device: torch.device) -> int:
@@ -103,11 +103,6 @@ def architecture_of(device: torch.device) -> int:
         return 86
     major, minor = torch.cuda.get_device_capability(device)
     return major * 10 + minor
-
-
-def weights_of(weight: Tensor) -> Tensor:
-    """What kernels with tiles read: bfloat16 as it is, words of others."""
-    return weight if weight.dtype == torch.bfloat16 else words_of(weight)
 
 
 def linear_many(x: Tensor, weight: StoredWeight, bias: Tensor | None) -> Tensor:
@@ -120,7 +115,7 @@ def linear_many(x: Tensor, weight: StoredWeight, bias: Tensor | None) -> Tensor:
     tile = tile_for(weight.format, architecture_of(x.device))
     tiles = triton.cdiv(x.shape[0], tile.m) * triton.cdiv(rows, tile.n)
     linear_many_kernel[(tiles,)](
-        weights_of(weight.parts["weight"]),
+        words_of(weight.parts["weight"]),
         scale,
         scale_2,
         out if bias is None else bias,

@@ -41,8 +41,8 @@ def expert_sums(
 ):
     """float32 [BLOCK_R, BLOCK_M]: rows of BLOCK_M matrices, each times its own activations.
 
-    `words` and `scales` point at the matrices' first ones and `x` at the activations' [1, M, 1];
-    `rows` [R, 1, 1]; `there` [R, M, 1].
+    `words` and `scales` [1, M, 1] point at the matrices' first ones and `x` [M, 1] at the
+    activations'; `rows` [R, 1, 1]; `there` [R, M, 1].
     """
     total = tl.zeros((BLOCK_R, BLOCK_M, BLOCK_W), tl.float32)
     for start in tl.static_range(0, WIDTH, BLOCK_W):
@@ -50,8 +50,9 @@ def expert_sums(
         valid = columns < WIDTH
         mask = there & valid
         tile = tl.load(words + rows * WIDTH + columns, mask=mask, other=0)
-        read = tl.broadcast_to(valid, (1, BLOCK_M, BLOCK_W))
-        products = word_products(tile, x + columns * PER, read, FORMAT, PER)
+        column = start + tl.arange(0, BLOCK_W)[None, :]
+        read = tl.broadcast_to(column < WIDTH, (BLOCK_M, BLOCK_W))
+        products = word_products(tile, x + column * PER, read, FORMAT, PER)
         if FORMAT == FLOAT32 or FORMAT == BFLOAT16:
             total += products
         else:
@@ -99,7 +100,7 @@ def gate_up_kernel(
     up_scales: tl.constexpr = (INNER + 127) // 128 if SCALE_ITEM == 4 else INNER
     weights = words + slot * (STRIDE // 4) + WEIGHT_AT // 4
     steps = scales + slot * (STRIDE // SCALE_ITEM) + SCALE_AT // SCALE_ITEM
-    of_token = x + (route // ROUTES) * HIDDEN + tl.zeros((1, 1, 1), tl.int32)
+    of_token = x + (route // ROUTES) * HIDDEN + tl.zeros((1, 1), tl.int32)
     gate = expert_sums(
         weights, steps, of_token, rows, rows < INNER, width, SCALES, FORMAT, PER, BLOCK_R, 1, BLOCK_W
     )
@@ -163,7 +164,7 @@ def down_kernel(
     sums = expert_sums(
         words + of_slot * (STRIDE // 4) + WEIGHT_AT // 4,
         scales + of_slot * (STRIDE // SCALE_ITEM) + SCALE_AT // SCALE_ITEM,
-        inner + (at * INNER)[None, :, None],
+        inner + (at * INNER)[:, None],
         rows,
         (rows < HIDDEN) & here[None, :, None],
         INNER // PER,

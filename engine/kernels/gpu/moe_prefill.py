@@ -115,13 +115,13 @@ def prefill_gate_up_kernel(
     in_row: tl.constexpr = HIDDEN // PER if WEIGHT_ITEM == 4 else HIDDEN
     # fp8_block has scales for blocks of 128 rows, and gate's and up's blocks of their own.
     up_scales: tl.constexpr = (INNER + 127) // 128 if SCALE_ITEM == 4 else INNER
-    x_rows = x + (tl.maximum(route, 0) // ROUTES).to(tl.int64)[:, None] * HIDDEN
-    gate = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    up = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    x_rows = x + (tl.maximum(route, 0) // ROUTES).to(tl.int64)[None, :] * HIDDEN
+    gate = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    up = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     for first in range(0, HIDDEN, BLOCK_K):
         columns = first + tl.arange(0, BLOCK_K)
-        mask = wanted[:, None] & (columns < HIDDEN)[None, :]
-        rows = tl.load(x_rows + columns[None, :], mask=mask, other=0.0)
+        mask = wanted[None, :] & (columns < HIDDEN)[:, None]
+        rows = tl.load(x_rows + columns[:, None], mask=mask, other=0.0)
         gate = add_product(
             gate, rows, matrix, steps, n, first, there, HIDDEN, SCALES, FORMAT, PER, BLOCK_N, BLOCK_K
         )
@@ -146,11 +146,11 @@ def prefill_gate_up_kernel(
         up = up * tl.load(globals_ + 1)
     if BIAS_ITEM > 0:
         bias = biases + slot * (STRIDE // BIAS_ITEM) + BIAS_AT // BIAS_ITEM
-        gate += tl.load(bias + n, mask=there, other=0.0).to(tl.float32)[None, :]
-        up += tl.load(bias + INNER + n, mask=there, other=0.0).to(tl.float32)[None, :]
+        gate += tl.load(bias + n, mask=there, other=0.0).to(tl.float32)[:, None]
+        up += tl.load(bias + INNER + n, mask=there, other=0.0).to(tl.float32)[:, None]
     active = gate * tl.sigmoid(gate) * up
-    at = place.to(tl.int64)[:, None] * INNER + n[None, :]
-    tl.store(inner + at, active.to(inner.dtype.element_ty), mask=wanted[:, None] & there[None, :])
+    at = place.to(tl.int64)[None, :] * INNER + n[:, None]
+    tl.store(inner + at, active.to(inner.dtype.element_ty), mask=wanted[None, :] & there[:, None])
 
 
 @triton.jit
@@ -194,12 +194,12 @@ def prefill_down_kernel(
     there = n < HIDDEN
     matrix = weights + slot * (STRIDE // WEIGHT_ITEM) + WEIGHT_AT // WEIGHT_ITEM
     steps = scales + slot * (STRIDE // SCALE_ITEM) + SCALE_AT // SCALE_ITEM
-    inner_rows = inner + place.to(tl.int64)[:, None] * INNER
-    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    inner_rows = inner + place.to(tl.int64)[None, :] * INNER
+    total = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     for first in range(0, INNER, BLOCK_K):
         columns = first + tl.arange(0, BLOCK_K)
-        mask = wanted[:, None] & (columns < INNER)[None, :]
-        rows = tl.load(inner_rows + columns[None, :], mask=mask, other=0.0)
+        mask = wanted[None, :] & (columns < INNER)[:, None]
+        rows = tl.load(inner_rows + columns[:, None], mask=mask, other=0.0)
         total = add_product(
             total, rows, matrix, steps, n, first, there, INNER, SCALES, FORMAT, PER, BLOCK_N, BLOCK_K
         )
@@ -207,9 +207,9 @@ def prefill_down_kernel(
         total = total * tl.load(floats + slot * (STRIDE // 4) + GLOBAL_AT // 4)
     if BIAS_ITEM > 0:
         bias = biases + slot * (STRIDE // BIAS_ITEM) + BIAS_AT // BIAS_ITEM
-        total += tl.load(bias + n, mask=there, other=0.0).to(tl.float32)[None, :]
-    at = tl.maximum(route, 0).to(tl.int64)[:, None] * HIDDEN + n[None, :]
-    tl.store(y + at, total, mask=wanted[:, None] & there[None, :])
+        total += tl.load(bias + n, mask=there, other=0.0).to(tl.float32)[:, None]
+    at = tl.maximum(route, 0).to(tl.int64)[None, :] * HIDDEN + n[:, None]
+    tl.store(y + at, total, mask=wanted[None, :] & there[:, None])
 
 
 @triton.jit

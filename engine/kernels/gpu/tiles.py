@@ -106,15 +106,17 @@ def add_product(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """total float32 [M, BLOCK_N] and x bfloat16 [M, BLOCK_K] times a tile's transpose."""
-    tile = weight_tile(
+    """total float32 [BLOCK_N, M] and a tile times x bfloat16 [BLOCK_K, M].
+
+    The weights are the left factor: what was decoded in registers may stay there.
+    """
+    left = weight_tile(
         weights, scales, rows, first, there, COLUMNS, SCALES, FORMAT, PER, BLOCK_N, BLOCK_K
     )
-    x = x.to(FACTOR_TYPE)
+    right = x.to(FACTOR_TYPE)
     if FORMAT == FP8_BLOCK:
-        at = (rows // 128) * SCALES + first // 128
-        scale = tl.load(scales + at, mask=there, other=0.0)
-        total += tl.dot(x, tl.trans(tile)) * scale[None, :]
+        scale = tl.load(scales + (rows // 128) * SCALES + first // 128, mask=there, other=0.0)
+        total += tl.dot(left, right) * scale[:, None]
     else:
-        total = tl.dot(x, tl.trans(tile), total)
+        total = tl.dot(left, right, total)
     return total

@@ -59,24 +59,39 @@ def word_scales(scales, rows, columns, mask, row_scales, FORMAT: tl.constexpr):
 def word_products(words, x, mask, FORMAT: tl.constexpr, PER: tl.constexpr):
     """float32 [N, M, W]: each word of int32 [N, 1 or M, W] times its activations, PER of each.
 
-    `x` [1, M, W] points at the first of a word's activations, which follow one another; what
-    `mask`, of the same shape, leaves out counts as zero.
+    `x` [M, W] points at the first of a word's activations, which follow one another: they are read
+    in one piece. What `mask`, of the same shape, leaves out counts as zero.
     """
     if FORMAT == FLOAT32:
         value = tl.load(x, mask=mask, other=0.0).to(tl.float32)
-        total = words.to(tl.float32, bitcast=True) * value
+        total = words.to(tl.float32, bitcast=True) * value[None, :, :]
     else:
-        half: tl.constexpr = PER // 2
-        for place in tl.static_range(half):
-            both = pair(words, place, FORMAT)
-            first = tl.load(x + place, mask=mask, other=0.0).to(tl.float32) * lift(FORMAT)
-            second = tl.load(x + place + half, mask=mask, other=0.0).to(tl.float32) * lift(FORMAT)
-            if place == 0:
-                total = low(both) * first
-            else:
-                total += low(both) * first
-            total += high(both) * second
+        within = tl.arange(0, PER)[None, None, :]
+        all_ = tl.load(x[:, :, None] + within, mask=mask[:, :, None], other=0.0)
+        values = all_.to(tl.float32) * lift(FORMAT)
+        if FORMAT == BFLOAT16:
+            first, second = tl.split(values)
+            total = low(words) * first[None, :, :] + high(words) * second[None, :, :]
+        elif FORMAT == FP8_BLOCK:
+            # [half, place]
+            even, odd = tl.split(tl.reshape(values, (values.shape[0], values.shape[1], 2, 2)))
+            total = _both(pair(words, 0, FORMAT), even) + _both(pair(words, 1, FORMAT), odd)
+        else:
+            # [half, place // 2, place % 2]
+            even, odd = tl.split(tl.reshape(values, (values.shape[0], values.shape[1], 4, 2)))
+            shape: tl.constexpr = (values.shape[0], values.shape[1], 2, 2)
+            x0, x2 = tl.split(tl.reshape(even, shape))
+            x1, x3 = tl.split(tl.reshape(odd, shape))
+            total = _both(pair(words, 0, FORMAT), x0) + _both(pair(words, 1, FORMAT), x1)
+            total += _both(pair(words, 2, FORMAT), x2) + _both(pair(words, 3, FORMAT), x3)
     return total
+
+
+@triton.jit
+def _both(pairs, values):
+    """Halves of [N, ., W] times the two last numbers of [M, W, 2]."""
+    first, second = tl.split(values)
+    return low(pairs) * first[None, :, :] + high(pairs) * second[None, :, :]
 
 
 @triton.jit
