@@ -1,8 +1,8 @@
 """Stored numbers to float32 and bfloat16 by operations on their bits, alike on every architecture.
 
-Weights are read as words of 32 bits. A word holds PER_WORD weights; `pair` makes two of them at
-once, one in each half of a register. What it yields is the weight times a power of two that its
-format lacks in range: products with words fold it into the activations (2^60) and the scale.
+Weights are read as words of 32 bits, and two weights of a word are decoded at once, one in each
+half of a register: as bfloat16 they are there already, codes of 8 and 4 bits become float16 numbers
+that are `settle` times too small. (float16 holds all of them, subnormal ones too.)
 """
 
 from __future__ import annotations
@@ -19,9 +19,6 @@ MXFP4 = tl.constexpr(4)
 NUMBERS = {"float32": 0, "bfloat16": 1, "fp8_block": 2, "nvfp4": 3, "mxfp4": 4}
 """Of the formats that kernels read, as constants of kernels."""
 PER_WORD = {"float32": 1, "bfloat16": 2, "fp8_block": 4, "nvfp4": 8, "mxfp4": 8}
-
-_LOW_HALF_TOP = tl.constexpr(16)
-_HIGH_HALF = tl.constexpr(-65536)  # 0xFFFF0000
 
 
 @triton.jit
@@ -44,29 +41,43 @@ def e8m0(codes):
 
 @triton.jit
 def pair(words, place: tl.constexpr, FORMAT: tl.constexpr):
-    """Halves of int32 [...]: weights `first(place)` and `second(place)` of each word as the bits of
-    two bfloat16 numbers, FACTOR times too small."""
+    """int32: numbers `place` and `place` + half a word's of each word, as the bits of two halves."""
     if FORMAT == BFLOAT16:
         halves = words
     elif FORMAT == FP8_BLOCK:
         top = words << (8 - 8 * place)
-        halves = (top & -2147450880) | ((top >> 4) & 0x07F007F0)
+        halves = (top & -2147450880) | ((top >> 1) & 0x3F803F80)
     else:
         top = words << (12 - 4 * place)
-        halves = (top & -2147450880) | ((top >> 6) & 0x01C001C0)
+        halves = (top & -2147450880) | ((top >> 3) & 0x0E000E00)
     return halves
 
 
 @triton.jit
-def low(pairs):
-    """float32 of the low halves."""
-    return (pairs << _LOW_HALF_TOP).to(tl.float32, bitcast=True)
+def settle(FORMAT: tl.constexpr):
+    """What products with decoded weights are still to be multiplied with."""
+    coded = 256.0 if FORMAT == FP8_BLOCK else 16384.0
+    return 1.0 if FORMAT == FLOAT32 or FORMAT == BFLOAT16 else coded
 
 
 @triton.jit
-def high(pairs):
+def low(pairs, FORMAT: tl.constexpr):
+    """float32 of the low halves."""
+    if FORMAT == BFLOAT16:
+        value = (pairs << 16).to(tl.float32, bitcast=True)
+    else:
+        value = (pairs & 0xFFFF).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+    return value
+
+
+@triton.jit
+def high(pairs, FORMAT: tl.constexpr):
     """float32 of the high halves."""
-    return (pairs & _HIGH_HALF).to(tl.float32, bitcast=True)
+    if FORMAT == BFLOAT16:
+        value = (pairs & -65536).to(tl.float32, bitcast=True)
+    else:
+        value = (pairs >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+    return value
 
 
 FACTOR_TYPE = tl.constexpr(tl.bfloat16 if isinstance(low, triton.JITFunction) else tl.float32)

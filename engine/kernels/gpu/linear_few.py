@@ -1,7 +1,9 @@
 """Products of a few rows with a stored weight: bound by reading the weight.
 
-The weight is the left factor, sixteen rows of activations the right one, whether they are there or
-not: so one row costs about as much as sixteen, and its bits do not depend on the others.
+A bfloat16 weight is the left factor on tensor cores, sixteen rows of activations the right one,
+whether they are there or not: one row costs about as much as sixteen. Codes are multiplied as they
+are decoded, a row of activations at a time: on tensor cores decoding would take longer than reading.
+Either way a row's bits do not depend on the other rows.
 """
 
 from __future__ import annotations
@@ -15,10 +17,14 @@ from torch import Tensor
 
 from engine.formats.weight import StoredWeight
 from engine.kernels.gpu.ahead import Ahead
-from engine.kernels.gpu.codes import NUMBERS, NVFP4, PER_WORD
-from engine.kernels.gpu.tiles import add_product
+from engine.kernels.gpu.codes import FACTOR_TYPE, NUMBERS, NVFP4, PER_WORD
+from engine.kernels.gpu.words import row_sums, tile_rows
 
 MOST_ROWS = 16
+
+
+BLOCK_R, BLOCK_W = 8, 256
+"""Of codes: rows and words of a program."""
 
 
 @dataclass(frozen=True)
@@ -29,61 +35,80 @@ class FewTile:
     stages: int
 
 
-def tile_for(storage: str, rows: int) -> FewTile:
+def tile_for(rows: int) -> FewTile:
     """Not of the number of rows of activations: the order of summation must not depend on it."""
-    if storage == "bfloat16":
-        return FewTile(16, 256, 2, 4) if rows <= 4096 else FewTile(32, 256, 2, 4)
-    if storage == "fp8_block":
-        return FewTile(16, 128, 2, 4)
-    return FewTile(16, 256, 2, 4)
+    return FewTile(16, 512, 2, 4) if rows <= 4096 else FewTile(32, 256, 4, 4)
 
 
 @triton.jit
-def linear_few_kernel(
-    weights,
+def linear_codes_kernel(
+    words,
     scales,
     scale_2,
     bias,
     x,
     y,
-    rows_x,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     SCALES: tl.constexpr,
     FORMAT: tl.constexpr,
     PER: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_W: tl.constexpr,
+):
+    """One row of y [., ROWS], BLOCK_R of its columns, of a row of x [., COLUMNS]."""
+    m = tl.program_id(0)
+    first = tl.program_id(1) * BLOCK_R
+    rows = tile_rows(first, BLOCK_R)
+    sums = row_sums(
+        words,
+        scales,
+        x + m * COLUMNS + tl.zeros((1, 1), tl.int32),
+        rows.to(tl.int64),
+        rows < ROWS,
+        COLUMNS // PER,
+        SCALES,
+        FORMAT,
+        PER,
+        BLOCK_R,
+        1,
+        BLOCK_W,
+    )
+    sums = tl.reshape(sums, (BLOCK_R,))
+    row = first + tl.arange(0, BLOCK_R)
+    if FORMAT == NVFP4:
+        sums = sums * tl.load(scale_2)
+    if HAS_BIAS:
+        sums += tl.load(bias + row, mask=row < ROWS, other=0.0).to(tl.float32)
+    tl.store(y + m * ROWS + row, sums.to(y.dtype.element_ty), mask=row < ROWS)
+
+
+@triton.jit
+def linear_few_kernel(
+    weights,
+    bias,
+    x,
+    y,
+    rows_x,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """y [rows_x, ROWS] of x bfloat16 [rows_x, COLUMNS], rows_x at most 16."""
+    """y [rows_x, ROWS] of x [rows_x, COLUMNS], rows_x at most 16, all bfloat16."""
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     m = tl.arange(0, 16)
     there, wanted = n < ROWS, m < rows_x
     total = tl.zeros((BLOCK_N, 16), tl.float32)
-    rows = n.to(tl.int64)
+    row = weights + n.to(tl.int64)[:, None] * COLUMNS
     for first in range(0, COLUMNS, BLOCK_K):
-        columns = first + tl.arange(0, BLOCK_K)
-        mask = wanted[None, :] & (columns < COLUMNS)[:, None]
-        at = m[None, :] * COLUMNS + columns[:, None]
-        right = tl.load(x + at, mask=mask, other=0.0)
-        total = add_product(
-            total,
-            right,
-            weights,
-            scales,
-            rows,
-            first,
-            there,
-            COLUMNS,
-            SCALES,
-            FORMAT,
-            PER,
-            BLOCK_N,
-            BLOCK_K,
-        )
-    if FORMAT == NVFP4:
-        total = total * tl.load(scale_2)
+        k = first + tl.arange(0, BLOCK_K)
+        left = tl.load(row + k[None, :], mask=there[:, None] & (k < COLUMNS)[None, :], other=0.0)
+        mask = wanted[None, :] & (k < COLUMNS)[:, None]
+        right = tl.load(x + m[None, :] * COLUMNS + k[:, None], mask=mask, other=0.0)
+        total = tl.dot(left.to(FACTOR_TYPE), right.to(FACTOR_TYPE), total)
     if HAS_BIAS:
         total += tl.load(bias + n, mask=there, other=0.0).to(tl.float32)[:, None]
     here = there[:, None] & wanted[None, :]
@@ -119,56 +144,70 @@ def linear_few(x: Tensor, weight: StoredWeight, bias: Tensor | None) -> Tensor:
     [out]: bfloat16 [N, out]. A row's bits do not depend on the other rows."""
     rows, columns = weight.shape
     out = torch.empty((x.shape[0], rows), dtype=x.dtype, device=x.device)
+    words = words_of(weight.parts["weight"])
+    fixed = {"ROWS": rows, "COLUMNS": columns, "HAS_BIAS": bias is not None}
+    bias = out if bias is None else bias
+    if weight.format == "bfloat16":
+        tile = tile_for(rows)
+        linear_few_kernel[(triton.cdiv(rows, tile.n),)](
+            words,
+            bias,
+            x.contiguous(),
+            out,
+            x.shape[0],
+            **fixed,
+            BLOCK_N=tile.n,
+            BLOCK_K=tile.k,
+            num_warps=tile.warps,
+            num_stages=tile.stages,
+        )
+        return out
     scale, scale_2, in_row = scale_arguments(weight)
-    tile = tile_for(weight.format, rows)
-    linear_few_kernel[(triton.cdiv(rows, tile.n),)](
-        words_of(weight.parts["weight"]),
+    linear_codes_kernel[(x.shape[0], triton.cdiv(rows, BLOCK_R))](
+        words,
         scale,
         scale_2,
-        out if bias is None else bias,
+        bias,
         x.contiguous(),
         out,
-        x.shape[0],
-        ROWS=rows,
-        COLUMNS=columns,
+        **fixed,
         SCALES=in_row,
         FORMAT=NUMBERS[weight.format],
         PER=PER_WORD[weight.format],
-        HAS_BIAS=bias is not None,
-        BLOCK_N=tile.n,
-        BLOCK_K=tile.k,
-        num_warps=tile.warps,
-        num_stages=tile.stages,
+        BLOCK_R=BLOCK_R,
+        BLOCK_W=BLOCK_W,
+        num_warps=4,
     )
     return out
 
 
 def _ahead(storage: str, rows: int, columns: int) -> Ahead:
-    tile = tile_for(storage, rows)
+    types = {"bias": "*bf16", "x": "*bf16", "y": "*bf16"}
+    fixed = {"ROWS": rows, "COLUMNS": columns, "HAS_BIAS": False}
+    name = f"linear_few {storage} [{rows}, {columns}]"
+    if storage == "bfloat16":
+        tile = tile_for(rows)
+        return Ahead(
+            name,
+            linear_few_kernel,
+            {"weights": "*bf16", **types, "rows_x": "i32"},
+            {**fixed, "BLOCK_N": tile.n, "BLOCK_K": tile.k},
+            tile.warps,
+            tile.stages,
+        )
+    scale = "*fp32" if storage == "fp8_block" else "*u8"
     return Ahead(
-        f"linear_few {storage} [{rows}, {columns}]",
-        linear_few_kernel,
+        name,
+        linear_codes_kernel,
+        {"words": "*i32", "scales": scale, "scale_2": "*fp32", **types},
         {
-            "weights": "*bf16" if storage == "bfloat16" else "*i32",
-            "scales": "*fp32" if storage == "fp8_block" else "*u8",
-            "scale_2": "*fp32",
-            "bias": "*bf16",
-            "x": "*bf16",
-            "y": "*bf16",
-            "rows_x": "i32",
-        },
-        {
-            "ROWS": rows,
-            "COLUMNS": columns,
-            "SCALES": columns // {"fp8_block": 128, "nvfp4": 16, "mxfp4": 32}.get(storage, 1),
+            **fixed,
+            "SCALES": columns // {"fp8_block": 128, "nvfp4": 16, "mxfp4": 32}[storage],
             "FORMAT": NUMBERS[storage],
             "PER": PER_WORD[storage],
-            "HAS_BIAS": False,
-            "BLOCK_N": tile.n,
-            "BLOCK_K": tile.k,
+            "BLOCK_R": BLOCK_R,
+            "BLOCK_W": BLOCK_W,
         },
-        tile.warps,
-        tile.stages,
     )
 
 

@@ -16,48 +16,12 @@ from torch import Tensor
 
 from engine.formats.blob import BlobSpec, blob_spec
 from engine.kernels.gpu.ahead import Ahead
-from engine.kernels.gpu.codes import BFLOAT16, FLOAT32, NUMBERS, NVFP4, PER_WORD
-from engine.kernels.gpu.words import settle, tile_columns, tile_rows, word_products, word_scales
+from engine.kernels.gpu.codes import NUMBERS, NVFP4, PER_WORD
+from engine.kernels.gpu.words import row_sums, tile_rows
 
 MOST_TOKENS = 8
-GATE_UP_ROWS, GATE_UP_WORDS = 4, 256
+GATE_UP_ROWS, GATE_UP_WORDS = 8, 256
 DOWN_ROWS, DOWN_WORDS = 4, 64
-
-
-@triton.jit
-def expert_sums(
-    words,
-    scales,
-    x,
-    rows,
-    there,
-    WIDTH: tl.constexpr,
-    SCALES: tl.constexpr,
-    FORMAT: tl.constexpr,
-    PER: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_W: tl.constexpr,
-):
-    """float32 [BLOCK_R, BLOCK_M]: rows of BLOCK_M matrices, each times its own activations.
-
-    `words` and `scales` [1, M, 1] point at the matrices' first ones and `x` [M, 1] at the
-    activations'; `rows` [R, 1, 1]; `there` [R, M, 1].
-    """
-    total = tl.zeros((BLOCK_R, BLOCK_M, BLOCK_W), tl.float32)
-    for start in tl.static_range(0, WIDTH, BLOCK_W):
-        columns = tile_columns(start, BLOCK_W)
-        valid = columns < WIDTH
-        mask = there & valid
-        tile = tl.load(words + rows * WIDTH + columns, mask=mask, other=0)
-        column = start + tl.arange(0, BLOCK_W)[None, :]
-        read = tl.broadcast_to(column < WIDTH, (BLOCK_M, BLOCK_W))
-        products = word_products(tile, x + column * PER, read, FORMAT, PER)
-        if FORMAT == FLOAT32 or FORMAT == BFLOAT16:
-            total += products
-        else:
-            total += products * word_scales(scales, rows, columns, mask, SCALES, FORMAT)
-    return tl.sum(total, axis=2) * settle(FORMAT)
 
 
 @triton.jit
@@ -101,12 +65,12 @@ def gate_up_kernel(
     weights = words + slot * (STRIDE // 4) + WEIGHT_AT // 4
     steps = scales + slot * (STRIDE // SCALE_ITEM) + SCALE_AT // SCALE_ITEM
     of_token = x + (route // ROUTES) * HIDDEN + tl.zeros((1, 1), tl.int32)
-    gate = expert_sums(
+    gate = row_sums(
         weights, steps, of_token, rows, rows < INNER, width, SCALES, FORMAT, PER, BLOCK_R, 1, BLOCK_W
     )
     weights += INNER * width
     steps += up_scales * SCALES
-    up = expert_sums(
+    up = row_sums(
         weights, steps, of_token, rows, rows < INNER, width, SCALES, FORMAT, PER, BLOCK_R, 1, BLOCK_W
     )
     gate = tl.reshape(gate, (BLOCK_R,))
@@ -161,7 +125,7 @@ def down_kernel(
     here = slot >= 0
     slot = tl.maximum(slot, 0)
     of_slot = slot[None, :, None]
-    sums = expert_sums(
+    sums = row_sums(
         words + of_slot * (STRIDE // 4) + WEIGHT_AT // 4,
         scales + of_slot * (STRIDE // SCALE_ITEM) + SCALE_AT // SCALE_ITEM,
         inner + (at * INNER)[:, None],

@@ -17,37 +17,33 @@ from engine.kernels.gpu.codes import (
     high,
     low,
     pair,
+    settle,
 )
 
 
 @triton.jit
-def _numbers(halves, scale, LIFT: tl.constexpr):
-    return (halves * LIFT * scale).to(tl.bfloat16)
+def _numbers(pairs, scale, FORMAT: tl.constexpr):
+    """bfloat16 [..., 2] of the halves times `scale`."""
+    first = (low(pairs, FORMAT) * scale).to(tl.bfloat16)
+    second = (high(pairs, FORMAT) * scale).to(tl.bfloat16)
+    return tl.join(first, second)
 
 
 @triton.jit
 def _fp8_numbers(words):
-    first = pair(words, 0, FP8_BLOCK)
-    second = pair(words, 1, FP8_BLOCK)
-    lift: tl.constexpr = 1.329227995784916e36  # 2^120
-    even = tl.join(_numbers(low(first), 1.0, lift), _numbers(high(first), 1.0, lift))
-    odd = tl.join(_numbers(low(second), 1.0, lift), _numbers(high(second), 1.0, lift))
+    even = _numbers(pair(words, 0, FP8_BLOCK), settle(FP8_BLOCK), FP8_BLOCK)
+    odd = _numbers(pair(words, 1, FP8_BLOCK), settle(FP8_BLOCK), FP8_BLOCK)
     return tl.join(even, odd)
-
-
-@triton.jit
-def _fp4_pair(words, scale, place: tl.constexpr):
-    halves = pair(words, place, NVFP4)
-    lift: tl.constexpr = 1.2676506002282294e30  # 2^100; the scale brings 2^26
-    return tl.join(_numbers(low(halves), scale, lift), _numbers(high(halves), scale, lift))
 
 
 @triton.jit
 def _fp4_numbers(words, scale):
-    step = scale * 67108864.0  # 2^26
-    even = tl.join(_fp4_pair(words, step, 0), _fp4_pair(words, step, 2))
-    odd = tl.join(_fp4_pair(words, step, 1), _fp4_pair(words, step, 3))
-    return tl.join(even, odd)
+    step = scale * settle(NVFP4)
+    n0 = _numbers(pair(words, 0, NVFP4), step, NVFP4)
+    n1 = _numbers(pair(words, 1, NVFP4), step, NVFP4)
+    n2 = _numbers(pair(words, 2, NVFP4), step, NVFP4)
+    n3 = _numbers(pair(words, 3, NVFP4), step, NVFP4)
+    return tl.join(tl.join(n0, n2), tl.join(n1, n3))
 
 
 @triton.jit

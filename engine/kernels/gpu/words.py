@@ -14,29 +14,14 @@ from engine.kernels.gpu.codes import (
     BFLOAT16,
     FLOAT32,
     FP8_BLOCK,
-    MXFP4,
     NVFP4,
     e4m3,
     e8m0,
     high,
     low,
     pair,
+    settle,
 )
-
-
-@triton.jit
-def lift(FORMAT: tl.constexpr):
-    """What activations are multiplied with, so that products with halves of words are no
-    subnormal numbers. Activations must stay below 2^67."""
-    return 1.0 if FORMAT == FLOAT32 or FORMAT == BFLOAT16 else 1152921504606846976.0  # 2^60
-
-
-@triton.jit
-def settle(FORMAT: tl.constexpr):
-    """What sums are multiplied with in the end."""
-    # 2^120 and 2^126 are missing in the halves; `lift` gave 2^60 of it.
-    coded = 1152921504606846976.0 if FORMAT == FP8_BLOCK else 73786976294838206464.0
-    return 1.0 if FORMAT == FLOAT32 or FORMAT == BFLOAT16 else coded
 
 
 @triton.jit
@@ -56,42 +41,82 @@ def word_scales(scales, rows, columns, mask, row_scales, FORMAT: tl.constexpr):
 
 
 @triton.jit
+def _add(total, pairs, values, FORMAT: tl.constexpr):
+    """total [N, M, W] and halves of [N, ., W] times the two last numbers of [M, W, 2]."""
+    first, second = tl.split(values)
+    total += low(pairs, FORMAT) * first[None, :, :]
+    total += high(pairs, FORMAT) * second[None, :, :]
+    return total
+
+
+@triton.jit
 def word_products(words, x, mask, FORMAT: tl.constexpr, PER: tl.constexpr):
     """float32 [N, M, W]: each word of int32 [N, 1 or M, W] times its activations, PER of each.
 
     `x` [M, W] points at the first of a word's activations, which follow one another: they are read
     in one piece. What `mask`, of the same shape, leaves out counts as zero.
     """
+    M: tl.constexpr = x.shape[0]
+    W: tl.constexpr = x.shape[1]
+    total = tl.zeros((words.shape[0], M, W), tl.float32)
     if FORMAT == FLOAT32:
         value = tl.load(x, mask=mask, other=0.0).to(tl.float32)
-        total = words.to(tl.float32, bitcast=True) * value[None, :, :]
+        total += words.to(tl.float32, bitcast=True) * value[None, :, :]
     else:
         within = tl.arange(0, PER)[None, None, :]
-        all_ = tl.load(x[:, :, None] + within, mask=mask[:, :, None], other=0.0)
-        values = all_.to(tl.float32) * lift(FORMAT)
+        values = tl.load(x[:, :, None] + within, mask=mask[:, :, None], other=0.0).to(tl.float32)
         if FORMAT == BFLOAT16:
-            first, second = tl.split(values)
-            total = low(words) * first[None, :, :] + high(words) * second[None, :, :]
+            total = _add(total, words, values, FORMAT)
         elif FORMAT == FP8_BLOCK:
-            # [half, place]
-            even, odd = tl.split(tl.reshape(values, (values.shape[0], values.shape[1], 2, 2)))
-            total = _both(pair(words, 0, FORMAT), even) + _both(pair(words, 1, FORMAT), odd)
+            # A word's numbers are [half, place].
+            x0, x1 = tl.split(tl.reshape(values, (M, W, 2, 2)))
+            total = _add(total, pair(words, 0, FORMAT), x0, FORMAT)
+            total = _add(total, pair(words, 1, FORMAT), x1, FORMAT)
         else:
-            # [half, place // 2, place % 2]
-            even, odd = tl.split(tl.reshape(values, (values.shape[0], values.shape[1], 4, 2)))
-            shape: tl.constexpr = (values.shape[0], values.shape[1], 2, 2)
-            x0, x2 = tl.split(tl.reshape(even, shape))
-            x1, x3 = tl.split(tl.reshape(odd, shape))
-            total = _both(pair(words, 0, FORMAT), x0) + _both(pair(words, 1, FORMAT), x1)
-            total += _both(pair(words, 2, FORMAT), x2) + _both(pair(words, 3, FORMAT), x3)
+            # A word's numbers are [half, place // 2, place % 2].
+            even, odd = tl.split(tl.reshape(values, (M, W, 4, 2)))
+            x0, x2 = tl.split(tl.reshape(even, (M, W, 2, 2)))
+            x1, x3 = tl.split(tl.reshape(odd, (M, W, 2, 2)))
+            total = _add(total, pair(words, 0, FORMAT), x0, FORMAT)
+            total = _add(total, pair(words, 1, FORMAT), x1, FORMAT)
+            total = _add(total, pair(words, 2, FORMAT), x2, FORMAT)
+            total = _add(total, pair(words, 3, FORMAT), x3, FORMAT)
     return total
 
 
 @triton.jit
-def _both(pairs, values):
-    """Halves of [N, ., W] times the two last numbers of [M, W, 2]."""
-    first, second = tl.split(values)
-    return low(pairs) * first[None, :, :] + high(pairs) * second[None, :, :]
+def row_sums(
+    words,
+    scales,
+    x,
+    rows,
+    there,
+    WIDTH: tl.constexpr,
+    SCALES: tl.constexpr,
+    FORMAT: tl.constexpr,
+    PER: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_W: tl.constexpr,
+):
+    """float32 [BLOCK_R, BLOCK_M]: rows of BLOCK_M matrices, each times its own activations.
+
+    `words` and `scales` [1, M, 1] point at the matrices' first ones and `x` [M, 1] at the
+    activations'; `rows` [R, 1, 1]; `there` [R, M, 1]. WIDTH is a row's words.
+    """
+    total = tl.zeros((BLOCK_R, BLOCK_M, BLOCK_W), tl.float32)
+    for start in tl.static_range(0, WIDTH, BLOCK_W):
+        columns = tile_columns(start, BLOCK_W)
+        mask = there & (columns < WIDTH)
+        tile = tl.load(words + rows * WIDTH + columns, mask=mask, other=0)
+        column = start + tl.arange(0, BLOCK_W)[None, :]
+        read = tl.broadcast_to(column < WIDTH, (BLOCK_M, BLOCK_W))
+        products = word_products(tile, x + column * PER, read, FORMAT, PER)
+        if FORMAT == FLOAT32 or FORMAT == BFLOAT16:
+            total += products
+        else:
+            total += products * word_scales(scales, rows, columns, mask, SCALES, FORMAT)
+    return tl.sum(total, axis=2) * settle(FORMAT)
 
 
 @triton.jit
