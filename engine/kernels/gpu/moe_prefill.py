@@ -230,9 +230,10 @@ def combine_kernel(
 
 def tile_for(storage: str, architecture: int) -> Tile:
     """Not of the number of tokens: the order of summation must not depend on it."""
-    if architecture in (80, 90):
-        return Tile(64, 128, 64, 8 if storage != "bfloat16" else 4, 3)
-    return Tile(64, 64, 64, 4, 3)
+    if architecture not in (80, 90):
+        return Tile(64, 64, 64, 4, 3)
+    # Tall tiles decode a weight for more tokens. Of nine, these were the fastest on an H200.
+    return Tile(128, 64, 64, 4, 3)
 
 
 class Sorted:
