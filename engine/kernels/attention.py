@@ -27,7 +27,7 @@ class PagedRows(Protocol):
     def pages(self) -> Tensor: ...
 
 
-@operation("paged_attention")
+@operation("paged_attention", cuda="engine.kernels.gpu.attention")
 def paged_attention(
     q: Tensor, keys: Tensor, values: Tensor, sequences: Sequence[PagedRows], scale: float
 ) -> Tensor:
