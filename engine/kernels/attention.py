@@ -62,7 +62,7 @@ class PagedSlots(Protocol):
     def offsets(self) -> Tensor: ...
 
 
-@operation("rotate_and_store")
+@operation("rotate_and_store", cuda="engine.kernels.gpu.rotary")
 def rotate_and_store(
     q: Tensor,
     k: Tensor,

@@ -31,7 +31,7 @@ _JOIN_COLUMNS = 32
 _LOG2_E = math.log2(math.e)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_row"])
 def _attend_lane(
     q,
     keys,

@@ -40,7 +40,7 @@ def tile(arch: int, dim: int) -> Tile:
     return Tile(64, 64, 4, 2) if dim <= 128 else Tile(64, 32, 8, 2)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_row"])
 def _attend_tile(
     q,
     keys,
