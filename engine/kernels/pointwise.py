@@ -8,6 +8,7 @@ from torch import Tensor
 from engine.kernels.registry import operation
 
 _CUDA = "engine.kernels.gpu.pointwise"
+_CUDA_ROUTER = "engine.kernels.gpu.router"
 
 
 @operation("rms_norm", cuda=_CUDA)
@@ -49,7 +50,7 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat([turned.to(x.dtype), x[..., 2 * half :]], dim=-1)
 
 
-@operation("router_top_k")
+@operation("router_top_k", cuda=_CUDA_ROUTER)
 def router_top_k(logits: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
     """Softmax over all experts of logits float32 [N, E], then the best `top_k`.
 
@@ -59,6 +60,16 @@ def router_top_k(logits: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, T
     if normalise:
         weights = weights / weights.sum(dim=-1, keepdim=True)
     return ids, weights
+
+
+@operation("route", cuda=_CUDA_ROUTER)
+def route(x: Tensor, router: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
+    """router_top_k of the logits of x [N, hidden] with router float32 [E, hidden].
+
+    They are float32: a rounded logit picks another expert.
+    """
+    logits = torch.nn.functional.linear(x.to(torch.float32), router)
+    return router_top_k(logits, top_k, normalise)
 
 
 @operation("swiglu", cuda=_CUDA)
