@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.kernel_cases_attention import (
-    DIM,
-    HEADS,
-    SCALE,
-    VOCABULARY,
-    attended,
-    error,
-    normal,
-    paged,
-)
 from engine.context.batch import SequenceSlice
+from engine.kernels import attention
 from engine.kernels.gpu.attention import AttentionTables, attend, paged_attention
 from engine.kernels.gpu.attention_decode import decode_attention
 from engine.kernels.gpu.sampling import UNSETTLED, sample_rows
@@ -26,6 +20,9 @@ from engine.runtime.sampling_row import SamplingRow
 
 pytestmark = pytest.mark.gpu
 
+HEADS, KV_HEADS, DIM, PAGE = 16, 2, 256, 16
+SCALE = DIM**-0.5
+VOCABULARY = 151936
 ROUNDED = 4e-3
 """Relative error of values that were rounded to bfloat16 once."""
 
@@ -36,8 +33,44 @@ def cuda() -> torch.device:
     return torch.device("cuda")
 
 
+def paged(
+    device: torch.device, chunks: Sequence[tuple[int, int]]
+) -> tuple[Tensor, Tensor, tuple[SequenceSlice, ...]]:
+    """Keys, values and sequences (length, context) whose pages lie in no order."""
+    needed = [-(-(length + context) // PAGE) for length, context in chunks]
+    shape = (sum(needed), 2, 2, PAGE, KV_HEADS, DIM)
+    storage = torch.randn(shape, device=device, dtype=torch.bfloat16)
+    own = iter(torch.randperm(sum(needed)).to(device).split(needed))
+    starts = [sum(length for length, _ in chunks[:number]) for number in range(len(chunks))]
+    sequences = tuple(
+        SequenceSlice(start, length, context, next(own), 0)
+        for start, (length, context) in zip(starts, chunks, strict=True)
+    )
+    return storage[:, 1, 0], storage[:, 1, 1], sequences
+
+
+def attended(
+    q: Tensor, keys: Tensor, values: Tensor, sequences: tuple[SequenceSlice, ...], gate: Tensor
+) -> Tensor:
+    """The torch reference in float32, over a copy of each sequence's own pages."""
+    out = torch.empty(q.shape, device=q.device)
+    for seq in sequences:
+        rows = slice(seq.start, seq.start + seq.length)
+        own = torch.arange(len(seq.pages), device=q.device)
+        alone = (replace(seq, start=0, pages=own),)
+        pages = keys[seq.pages].float(), values[seq.pages].float()
+        out[rows] = attention.paged_attention.reference(q[rows].float(), *pages, alone, SCALE)
+    return out * gate.float().sigmoid()
+
+
+def error(got: Tensor, wanted: Tensor) -> float:
+    return float((got.float() - wanted).norm() / wanted.norm())
+
+
 def queries(device: torch.device, rows: int) -> tuple[Tensor, Tensor]:
-    q, gate = normal(device, rows, HEADS, 2 * DIM).chunk(2, dim=-1)
+    q, gate = torch.randn((rows, HEADS, 2 * DIM), device=device, dtype=torch.bfloat16).chunk(
+        2, dim=-1
+    )
     return q, gate
 
 

@@ -11,8 +11,6 @@ import triton.language as tl
 
 from engine.kernels.gpu.ahead import ARCHITECTURES
 
-LARGE_SHARED = frozenset({80, 90})
-"""Architectures whose blocks may take 160 KiB and more of shared memory."""
 _TYPES = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
 
 
