@@ -42,6 +42,8 @@ class Ahead:
     stages: int = 3
     multiples: frozenset[str] = field(default_factory=frozenset)
     """Integer parameters that are multiples of 16."""
+    architectures: tuple[int, ...] = ARCHITECTURES
+    """Those that launch it: tiles differ between them."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +71,7 @@ def compiled(case: Ahead, architecture: int) -> Any:
         attrs=attributes,
     )
     options = {"num_warps": case.warps, "num_stages": case.stages}
-    return triton.compile(
-        source, target=GPUTarget("cuda", architecture, _WARP), options=options
-    )
+    return triton.compile(source, target=GPUTarget("cuda", architecture, _WARP), options=options)
 
 
 def resources(case: Ahead, architecture: int) -> Resources:
