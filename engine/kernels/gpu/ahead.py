@@ -69,9 +69,7 @@ def compiled(case: Ahead, architecture: int) -> Any:
         attrs=attributes,
     )
     options = {"num_warps": case.warps, "num_stages": case.stages}
-    return triton.compile(
-        source, target=GPUTarget("cuda", architecture, _WARP), options=options
-    )
+    return triton.compile(source, target=GPUTarget("cuda", architecture, _WARP), options=options)
 
 
 def resources(case: Ahead, architecture: int) -> Resources:
