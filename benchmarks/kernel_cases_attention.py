@@ -42,7 +42,7 @@ class Case(NamedTuple):
     check: Callable[[], float]
     """Relative error of `run` against the torch reference in float32; of ids, the share that
     differs."""
-    bytes_moved: float
+    nbytes: float
     """That no kernel can do without."""
     flops: float
 

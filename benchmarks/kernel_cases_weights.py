@@ -50,9 +50,7 @@ def stored(storage: str, rows: int, columns: int, device: str = "cuda") -> Store
     if storage == "nvfp4":
         scale = (normal(rows, columns // 16).abs() + 0.5).to(torch.float8_e4m3fn)
         parts = {"weight": bits(rows, columns // 2), "scale": scale}
-        return StoredWeight(
-            storage, shape, {**parts, "scale_2": torch.tensor(0.3, device=device)}
-        )
+        return StoredWeight(storage, shape, {**parts, "scale_2": torch.tensor(0.3, device=device)})
     if storage == "mxfp4":
         scale = 124 + bits(rows, columns // 32) % 4
         return StoredWeight(storage, shape, {"weight": bits(rows, columns // 2), "scale": scale})

@@ -10,7 +10,8 @@ import triton.language as tl
 from torch import Tensor
 
 from engine.formats.weight import StoredWeight
-from engine.kernels.gpu.ahead import Ahead
+from engine.kernels.gpu.ahead import ARCHITECTURES, Ahead
+from engine.kernels.gpu.architecture import architecture
 from engine.kernels.gpu.codes import NUMBERS, NVFP4, PER_WORD
 from engine.kernels.gpu.linear_few import scale_arguments, words_of
 from engine.kernels.gpu.tiles import add_product
@@ -29,10 +30,10 @@ class Tile:
         return {"BLOCK_M": self.m, "BLOCK_N": self.n, "BLOCK_K": self.k}
 
 
-def tile_for(storage: str, architecture: int) -> Tile:
+def tile_for(storage: str, arch: int) -> Tile:
     """Not of the number of rows: the order of summation must not depend on it."""
     # fp8_block's scales are those of 128 columns; a tile of more would need two.
-    if architecture in (80, 90):
+    if arch in (80, 90):
         return Tile(128, 128, 64, 8 if storage != "bfloat16" else 4, 4)
     return Tile(64, 128, 64, 4, 3)
 
@@ -97,14 +98,6 @@ def linear_many_kernel(
     tl.store(y + at, total.to(y.dtype.element_ty), mask=wanted[None, :] & there[:, None])
 
 
-def architecture_of(device: torch.device) -> int:
-    """Compute capability times ten. The interpreter plays the smallest card."""
-    if device.type != "cuda":
-        return 86
-    major, minor = torch.cuda.get_device_capability(device)
-    return major * 10 + minor
-
-
 def linear_many(x: Tensor, weight: StoredWeight, bias: Tensor | None) -> Tensor:
     """x bfloat16 [N, in] times weight [out, in] transposed, plus bias [out]: bfloat16 [N, out].
 
@@ -112,7 +105,7 @@ def linear_many(x: Tensor, weight: StoredWeight, bias: Tensor | None) -> Tensor:
     rows, columns = weight.shape
     out = torch.empty((x.shape[0], rows), dtype=x.dtype, device=x.device)
     scale, scale_2, in_row = scale_arguments(weight)
-    tile = tile_for(weight.format, architecture_of(x.device))
+    tile = tile_for(weight.format, architecture(x.device))
     tiles = triton.cdiv(x.shape[0], tile.m) * triton.cdiv(rows, tile.n)
     linear_many_kernel[(tiles,)](
         words_of(weight.parts["weight"]),
@@ -136,11 +129,11 @@ def linear_many(x: Tensor, weight: StoredWeight, bias: Tensor | None) -> Tensor:
     return out
 
 
-def ahead_for(architecture: int) -> tuple[Ahead, ...]:
+def _ahead(arch: int) -> tuple[Ahead, ...]:
     """Cases with the tiles of one architecture."""
     cases = []
     for storage in ("bfloat16", "fp8_block", "nvfp4", "mxfp4"):
-        tile = tile_for(storage, architecture)
+        tile = tile_for(storage, arch)
         columns = 2048
         cases.append(
             Ahead(
@@ -158,7 +151,8 @@ def ahead_for(architecture: int) -> tuple[Ahead, ...]:
                 {
                     "ROWS": 4096,
                     "COLUMNS": columns,
-                    "SCALES": columns // {"fp8_block": 128, "nvfp4": 16, "mxfp4": 32}.get(storage, 1),
+                    "SCALES": columns
+                    // {"fp8_block": 128, "nvfp4": 16, "mxfp4": 32}.get(storage, 1),
                     "FORMAT": NUMBERS[storage],
                     "PER": PER_WORD[storage],
                     "HAS_BIAS": False,
@@ -167,6 +161,10 @@ def ahead_for(architecture: int) -> tuple[Ahead, ...]:
                 },
                 tile.warps,
                 tile.stages,
+                architectures=(arch,),
             )
         )
     return tuple(cases)
+
+
+AHEAD = tuple(case for arch in ARCHITECTURES for case in _ahead(arch))

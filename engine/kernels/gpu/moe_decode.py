@@ -66,12 +66,34 @@ def gate_up_kernel(
     steps = scales + slot * (STRIDE // SCALE_ITEM) + SCALE_AT // SCALE_ITEM
     of_token = x + (route // ROUTES) * HIDDEN + tl.zeros((1, 1), tl.int32)
     gate = row_sums(
-        weights, steps, of_token, rows, rows < INNER, width, SCALES, FORMAT, PER, BLOCK_R, 1, BLOCK_W
+        weights,
+        steps,
+        of_token,
+        rows,
+        rows < INNER,
+        width,
+        SCALES,
+        FORMAT,
+        PER,
+        BLOCK_R,
+        1,
+        BLOCK_W,
     )
     weights += INNER * width
     steps += up_scales * SCALES
     up = row_sums(
-        weights, steps, of_token, rows, rows < INNER, width, SCALES, FORMAT, PER, BLOCK_R, 1, BLOCK_W
+        weights,
+        steps,
+        of_token,
+        rows,
+        rows < INNER,
+        width,
+        SCALES,
+        FORMAT,
+        PER,
+        BLOCK_R,
+        1,
+        BLOCK_W,
     )
     gate = tl.reshape(gate, (BLOCK_R,))
     up = tl.reshape(up, (BLOCK_R,))
@@ -198,7 +220,12 @@ def can_read_blobs(spec: BlobSpec) -> bool:
 
 
 def moe_decode(
-    bank: Tensor, spec: BlobSpec, x: Tensor, slots: Tensor, weights: Tensor, out: Tensor | None = None
+    bank: Tensor,
+    spec: BlobSpec,
+    x: Tensor,
+    slots: Tensor,
+    weights: Tensor,
+    out: Tensor | None = None,
 ) -> Tensor:
     """bank uint8 [N, stride], x [T, H] with T at most MOST_TOKENS, slots int [T, k] (negative: left
     out), weights float32 [T, k] -> [T, H] in x's dtype, written to `out` if given. Sums and the

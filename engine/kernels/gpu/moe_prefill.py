@@ -14,9 +14,10 @@ import triton.language as tl
 from torch import Tensor
 
 from engine.formats.blob import BlobSpec, blob_spec
-from engine.kernels.gpu.ahead import Ahead
+from engine.kernels.gpu.ahead import ARCHITECTURES, Ahead
+from engine.kernels.gpu.architecture import architecture
 from engine.kernels.gpu.codes import NVFP4
-from engine.kernels.gpu.linear_many import Tile, architecture_of
+from engine.kernels.gpu.linear_many import Tile
 from engine.kernels.gpu.moe_decode import matrix_constants
 from engine.kernels.gpu.tiles import add_product
 
@@ -123,7 +124,19 @@ def prefill_gate_up_kernel(
         mask = wanted[None, :] & (columns < HIDDEN)[:, None]
         rows = tl.load(x_rows + columns[:, None], mask=mask, other=0.0)
         gate = add_product(
-            gate, rows, matrix, steps, n, first, there, HIDDEN, SCALES, FORMAT, PER, BLOCK_N, BLOCK_K
+            gate,
+            rows,
+            matrix,
+            steps,
+            n,
+            first,
+            there,
+            HIDDEN,
+            SCALES,
+            FORMAT,
+            PER,
+            BLOCK_N,
+            BLOCK_K,
         )
         up = add_product(
             up,
@@ -201,7 +214,19 @@ def prefill_down_kernel(
         mask = wanted[None, :] & (columns < INNER)[:, None]
         rows = tl.load(inner_rows + columns[:, None], mask=mask, other=0.0)
         total = add_product(
-            total, rows, matrix, steps, n, first, there, INNER, SCALES, FORMAT, PER, BLOCK_N, BLOCK_K
+            total,
+            rows,
+            matrix,
+            steps,
+            n,
+            first,
+            there,
+            INNER,
+            SCALES,
+            FORMAT,
+            PER,
+            BLOCK_N,
+            BLOCK_K,
         )
     if FORMAT == NVFP4:
         total = total * tl.load(floats + slot * (STRIDE // 4) + GLOBAL_AT // 4)
@@ -228,9 +253,9 @@ def combine_kernel(
     tl.store(y + token * HIDDEN + columns, total.to(y.dtype.element_ty), mask=mask)
 
 
-def tile_for(storage: str, architecture: int) -> Tile:
+def tile_for(storage: str, arch: int) -> Tile:
     """Not of the number of tokens: the order of summation must not depend on it."""
-    if architecture not in (80, 90):
+    if arch not in (80, 90):
         return Tile(64, 64, 64, 4, 3)
     # Tall tiles decode a weight for more tokens. Of nine, these were the fastest on an H200.
     return Tile(128, 64, 64, 4, 3)
@@ -268,10 +293,10 @@ def prefill_rows(bank: Tensor, spec: BlobSpec, x: Tensor, slots: Tensor, rows: T
 
     bank uint8 [N, stride], x bfloat16 [T, H], slots int [T, k]. Other rows stay as they are.
     """
-    routes, architecture = slots.shape[1], architecture_of(x.device)
+    routes, arch = slots.shape[1], architecture(x.device)
     gate_up, down = matrix_constants(spec, "gate_up"), matrix_constants(spec, "down")
-    up_tile = tile_for(spec.gate_up_format, architecture)
-    down_tile = tile_for(spec.down_format, architecture)
+    up_tile = tile_for(spec.gate_up_format, arch)
+    down_tile = tile_for(spec.down_format, arch)
     if up_tile.m != down_tile.m:
         raise ValueError("both matrices' tiles must be of one height: they share the order")
     order = Sorted(slots, bank.shape[0], up_tile.m)
@@ -279,7 +304,15 @@ def prefill_rows(bank: Tensor, spec: BlobSpec, x: Tensor, slots: Tensor, rows: T
         (len(order.order), spec.intermediate), dtype=torch.bfloat16, device=x.device
     )
     for kernel, matrix, storage, tile, source, target, columns in (
-        (prefill_gate_up_kernel, gate_up, spec.gate_up_format, up_tile, x, inner, spec.intermediate),
+        (
+            prefill_gate_up_kernel,
+            gate_up,
+            spec.gate_up_format,
+            up_tile,
+            x,
+            inner,
+            spec.intermediate,
+        ),
         (prefill_down_kernel, down, spec.down_format, down_tile, inner, rows, spec.hidden),
     ):
         weight_type = torch.bfloat16 if storage == "bfloat16" else torch.int32
@@ -315,12 +348,12 @@ def combine(rows: Tensor, weights: Tensor, dtype: torch.dtype) -> Tensor:
     return out
 
 
-def ahead_for(architecture: int) -> tuple[Ahead, ...]:
+def _ahead(arch: int) -> tuple[Ahead, ...]:
     """Cases with the tiles of one architecture."""
     cases = []
     for storage in ("bfloat16", "fp8_block", "nvfp4", "mxfp4"):
         spec = blob_spec(storage, 2048, 512)
-        tile = tile_for(storage, architecture)
+        tile = tile_for(storage, arch)
         weight = "*bf16" if storage == "bfloat16" else "*i32"
         types = {
             "weights": weight,
@@ -353,6 +386,10 @@ def ahead_for(architecture: int) -> tuple[Ahead, ...]:
                     },
                     tile.warps,
                     tile.stages,
+                    architectures=(arch,),
                 )
             )
     return tuple(cases)
+
+
+AHEAD = tuple(case for arch in ARCHITECTURES for case in _ahead(arch))
