@@ -41,7 +41,7 @@ def e8m0(codes):
 
 @triton.jit
 def pair(words, place: tl.constexpr, FORMAT: tl.constexpr):
-    """int32: numbers `place` and `place` + half a word's of each word, as the bits of two halves."""
+    """int32: numbers `place` and `place` + half a word's of each word, as bits of two halves."""
     if FORMAT == BFLOAT16:
         halves = words
     elif FORMAT == FP8_BLOCK:
@@ -57,7 +57,7 @@ def pair(words, place: tl.constexpr, FORMAT: tl.constexpr):
 def settle(FORMAT: tl.constexpr):
     """What products with decoded weights are still to be multiplied with."""
     coded = 256.0 if FORMAT == FP8_BLOCK else 16384.0
-    return 1.0 if FORMAT == FLOAT32 or FORMAT == BFLOAT16 else coded
+    return 1.0 if FORMAT == FLOAT32 or FORMAT == BFLOAT16 else coded  # noqa: SIM109
 
 
 @triton.jit

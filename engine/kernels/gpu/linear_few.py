@@ -2,8 +2,8 @@
 
 A bfloat16 weight is the left factor on tensor cores, sixteen rows of activations the right one,
 whether they are there or not: one row costs about as much as sixteen. Codes are multiplied as they
-are decoded, a row of activations at a time: on tensor cores decoding would take longer than reading.
-Either way a row's bits do not depend on the other rows.
+are decoded, a row of activations at a time: on tensor cores decoding would take longer than
+reading. Either way a row's bits do not depend on the other rows.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def ends_kernel(counts, ends, N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK: tl.
 def place_kernel(
     slots, ranks, counts, ends, order, routes, BLOCK_M: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """order [tiles * BLOCK_M] of -1 gets the routes, slot by slot, each slot's from a whole tile."""
+    """order [tiles * BLOCK_M] of -1 gets the routes, each slot's from a whole tile on."""
     route = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     slot = tl.load(slots + route, mask=route < routes, other=-1)
     mask = slot >= 0
@@ -253,7 +253,7 @@ def combine_kernel(
     tl.store(y + token * HIDDEN + columns, total.to(y.dtype.element_ty), mask=mask)
 
 
-def tile_for(storage: str, arch: int) -> Tile:
+def tile_for(arch: int) -> Tile:
     """Not of the number of tokens: the order of summation must not depend on it."""
     if arch not in (80, 90):
         return Tile(64, 64, 64, 4, 3)
@@ -295,8 +295,8 @@ def prefill_rows(bank: Tensor, spec: BlobSpec, x: Tensor, slots: Tensor, rows: T
     """
     routes, arch = slots.shape[1], architecture(x.device)
     gate_up, down = matrix_constants(spec, "gate_up"), matrix_constants(spec, "down")
-    up_tile = tile_for(spec.gate_up_format, arch)
-    down_tile = tile_for(spec.down_format, arch)
+    up_tile = tile_for(arch)
+    down_tile = tile_for(arch)
     if up_tile.m != down_tile.m:
         raise ValueError("both matrices' tiles must be of one height: they share the order")
     order = Sorted(slots, bank.shape[0], up_tile.m)
@@ -353,7 +353,7 @@ def _ahead(arch: int) -> tuple[Ahead, ...]:
     cases = []
     for storage in ("bfloat16", "fp8_block", "nvfp4", "mxfp4"):
         spec = blob_spec(storage, 2048, 512)
-        tile = tile_for(storage, arch)
+        tile = tile_for(arch)
         weight = "*bf16" if storage == "bfloat16" else "*i32"
         types = {
             "weights": weight,

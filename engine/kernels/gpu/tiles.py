@@ -1,5 +1,5 @@
-"""Tiles of stored weights as bfloat16, for products on tensor cores. Decoding is exact but for NVFP4's
-and MXFP4's block scales, whose products with codes bfloat16 holds as well: no rounding there either.
+"""Tiles of stored weights as bfloat16, for products on tensor cores. Decoding is exact, scales
+included: bfloat16 holds the product of a code of four bits and a block's scale.
 """
 
 from __future__ import annotations

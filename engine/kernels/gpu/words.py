@@ -112,7 +112,7 @@ def row_sums(
         column = start + tl.arange(0, BLOCK_W)[None, :]
         read = tl.broadcast_to(column < WIDTH, (BLOCK_M, BLOCK_W))
         products = word_products(tile, x + column * PER, read, FORMAT, PER)
-        if FORMAT == FLOAT32 or FORMAT == BFLOAT16:
+        if FORMAT == FLOAT32 or FORMAT == BFLOAT16:  # noqa: SIM109
             total += products
         else:
             total += products * word_scales(scales, rows, columns, mask, SCALES, FORMAT)
