@@ -51,13 +51,16 @@ Engine &shared();
 struct Arrangement {
   const Kernel *kernel;
   int64_t columns, padded;
+  int64_t size;  // floats that a row takes
 
   Arrangement(const Tier &tier, Format format, int64_t columns);
   void arrange(const void *x, int32_t x_type, int64_t first, int64_t last, float *out) const;
-  // Where a column lies in an arranged row.
-  int64_t place(int64_t column) const {
-    const int64_t within = column & (kernel->chunk - 1);
-    return column - within + kernel->places[within];
+  // Columns first .. first + count of an arranged row.
+  void put(const float *values, int64_t first, int64_t count, float *row) const;
+  // Zeros behind a row's last column.
+  void pad(float *row) const;
+  int64_t scratch_bytes() const {
+    return padded / kernel->chunk * kernel->scratch_bytes_per_chunk;
   }
 };
 

@@ -30,16 +30,13 @@ struct Multiplication {
         x(nullptr),
         y(nullptr),
         // Several tiles a thread, so that one that is held up does not hold up the others.
-        tile(std::clamp<int64_t>(round_up(m.rows / (threads * 4), 8), 8, 256)),
+        tile(std::clamp<int64_t>(round_up(m.rows / (threads * 4), arrangement.kernel->rows),
+                                 arrangement.kernel->rows, 256)),
         tiles(divide_up(m.rows, tile)),
-        token_block(std::clamp<int64_t>(TOKEN_BLOCK_BYTES / (arrangement.padded * 4) / 4 * 4, 4,
+        token_block(std::clamp<int64_t>(TOKEN_BLOCK_BYTES / (arrangement.size * 4) / 16 * 16, 16,
                                         MAX_TOKEN_BLOCK)),
         tasks(tiles * divide_up(tokens, token_block)) {}
 
-  int64_t scratch_bytes() const {
-    return arrangement.padded / arrangement.kernel->chunk *
-           arrangement.kernel->scratch_bytes_per_chunk;
-  }
   bool arranged_as(const Multiplication &other) const {
     return arrangement.kernel == other.arrangement.kernel;
   }
@@ -61,7 +58,7 @@ void multiply(const Engine &engine, const Multiplication &p, const Tile &tile, f
   const float *x[MAX_TOKEN_BLOCK];
   float *out[MAX_TOKEN_BLOCK];
   for (int64_t t = 0; t < tile.tokens; ++t) {
-    x[t] = p.x + (tile.first + t) * p.arrangement.padded;
+    x[t] = p.x + (tile.first + t) * p.arrangement.size;
     out[t] = y + t * stride;
   }
   p.arrangement.kernel->product(p.matrix, tile.row, tile.rows, x, tile.tokens, out,
@@ -135,11 +132,11 @@ int32_t products(Engine &engine, const headrace_matrix *matrices, int32_t count,
     p.y = y;
     y += tokens * matrix.rows;
     tasks += p.tasks;
-    scratch = std::max(scratch, p.scratch_bytes());
+    scratch = std::max(scratch, p.arrangement.scratch_bytes());
     const auto same = [&](const Multiplication *other) { return other->arranged_as(p); };
     if (std::none_of(c.arranged.begin(), c.arranged.end(), same)) {
       c.arranged.push_back(&p);
-      floats += tokens * p.arrangement.padded;
+      floats += tokens * p.arrangement.size;
     }
   }
   if (c.all.empty()) return HEADRACE_OK;
@@ -150,7 +147,7 @@ int32_t products(Engine &engine, const headrace_matrix *matrices, int32_t count,
     c.places.push_back(place);
     for (Multiplication &p : c.all)
       if (p.x == nullptr && p.arranged_as(*arranged)) p.x = place;
-    place += tokens * arranged->arrangement.padded;
+    place += tokens * arranged->arrangement.size;
   }
   const int64_t arrangements = static_cast<int64_t>(c.arranged.size());
   engine.pool.run({2, {arrangements * input.tasks(), tasks}, work, &c}, threads);
@@ -178,9 +175,8 @@ void gate_and_up(const Mlp &m, int64_t task, int thread) {
   m.engine.tier->glu(m.activation, gates, ups, gates, tile.tokens * tile.rows);
   const Arrangement &a = m.down.arrangement;
   for (int64_t t = 0; t < tile.tokens; ++t) {
-    float *inner = m.engine.inner.floats() + (tile.first + t) * a.padded;
-    for (int64_t r = 0; r < tile.rows; ++r)
-      inner[a.place(tile.row + r)] = gates[t * tile.rows + r];
+    float *inner = m.engine.inner.floats() + (tile.first + t) * a.size;
+    a.put(gates + t * tile.rows, tile.row, tile.rows, inner);
   }
 }
 
@@ -208,20 +204,17 @@ int32_t mlp(Engine &engine, const headrace_matrix *matrices, int32_t activation,
   Multiplication gate(engine, gate_matrix, matrices[0].bias, tokens, threads);
   Multiplication up(engine, up_matrix, matrices[1].bias, tokens, threads);
   Multiplication down(engine, down_matrix, matrices[2].bias, tokens, threads);
-  const int64_t scratch = std::max(gate.scratch_bytes(), down.scratch_bytes());
+  const int64_t scratch = std::max(gate.arrangement.scratch_bytes(), down.arrangement.scratch_bytes());
   const int64_t halves = 2 * std::min(gate.token_block, tokens) * gate.tile;
-  if (!engine.activations.reserve(tokens * gate.arrangement.padded * 4) ||
-      !engine.inner.reserve(tokens * down.arrangement.padded * 4) ||
+  if (!engine.activations.reserve(tokens * gate.arrangement.size * 4) ||
+      !engine.inner.reserve(tokens * down.arrangement.size * 4) ||
       !engine.reserve_scratch(scratch + halves * 4))
     return HEADRACE_OUT_OF_MEMORY;
   gate.x = up.x = engine.activations.floats();
   down.x = engine.inner.floats();
   down.y = y;
-  if (down.arrangement.padded != down_matrix.columns)
-    for (int64_t t = 0; t < tokens; ++t)  // the last chunk's columns that nobody writes
-      std::fill_n(engine.inner.floats() + (t + 1) * down.arrangement.padded -
-                      down.arrangement.kernel->chunk,
-                  down.arrangement.kernel->chunk, 0.0f);
+  for (int64_t t = 0; t < tokens; ++t)
+    down.arrangement.pad(engine.inner.floats() + t * down.arrangement.size);
   const Input input{x, x_type, tokens};
   Mlp m{engine, input, gate, up, down, activation, scratch / 4};
   engine.pool.run({3, {input.tasks(), gate.tasks, down.tasks}, mlp_work, &m}, threads);

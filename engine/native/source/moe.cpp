@@ -101,7 +101,7 @@ void gate_and_up(const Step &s, int64_t task, int thread) {
     const int64_t tokens = std::min(TOKEN_BLOCK, group.end - begin);
     for (int64_t t = 0; t < tokens; ++t) {
       const int64_t token = s.routes[static_cast<size_t>(begin + t)] / s.width;
-      x[t] = s.engine.activations.floats() + token * s.gate_up.padded;
+      x[t] = s.engine.activations.floats() + token * s.gate_up.size;
       gates[t] = gate + t * TILE;
       ups[t] = up + t * TILE;
     }
@@ -111,8 +111,8 @@ void gate_and_up(const Step &s, int64_t task, int thread) {
       e.gate_up_bias.add(row, count, gates[t]);
       e.gate_up_bias.add(s.layout.intermediate + row, count, ups[t]);
       s.engine.tier->glu(s.activation, gates[t], ups[t], gates[t], count);
-      float *inner = s.engine.inner.floats() + (begin + t) * s.down.padded;
-      for (int64_t r = 0; r < count; ++r) inner[s.down.place(row + r)] = gates[t][r];
+      float *inner = s.engine.inner.floats() + (begin + t) * s.down.size;
+      s.down.put(gates[t], row, count, inner);
     }
   }
 }
@@ -128,7 +128,7 @@ void down(const Step &s, int64_t task, int thread) {
   for (int64_t begin = group.begin; begin < group.end; begin += TOKEN_BLOCK) {
     const int64_t tokens = std::min(TOKEN_BLOCK, group.end - begin);
     for (int64_t t = 0; t < tokens; ++t) {
-      x[t] = s.engine.inner.floats() + (begin + t) * s.down.padded;
+      x[t] = s.engine.inner.floats() + (begin + t) * s.down.size;
       out[t] = s.rows + s.routes[static_cast<size_t>(begin + t)] * s.layout.hidden + row;
     }
     s.down.kernel->product(e.down, row, count, x, tokens, out,
@@ -178,19 +178,13 @@ int32_t moe_rows(Engine &engine, const headrace_expert_layout &layout, const uin
   if (!plan(s, slots, blobs)) return HEADRACE_BAD_SLOT;
   if (s.routes.empty()) return HEADRACE_OK;
 
-  const auto tile_bytes = [](const Arrangement &a) {
-    return a.padded / a.kernel->chunk * a.kernel->scratch_bytes_per_chunk;
-  };
-  s.tile_bytes = std::max(tile_bytes(gate_up), tile_bytes(down));
+  s.tile_bytes = std::max(gate_up.scratch_bytes(), down.scratch_bytes());
   const int64_t all = static_cast<int64_t>(s.routes.size());
-  if (!engine.activations.reserve(tokens * gate_up.padded * 4) ||
-      !engine.inner.reserve(all * down.padded * 4) ||
+  if (!engine.activations.reserve(tokens * gate_up.size * 4) ||
+      !engine.inner.reserve(all * down.size * 4) ||
       !engine.reserve_scratch(s.tile_bytes + 2 * TOKEN_BLOCK * TILE * 4))
     return HEADRACE_OUT_OF_MEMORY;
-  if (const int64_t tail = down.padded != layout.intermediate ? down.kernel->chunk : 0)
-    for (int64_t i = 0; i < all; ++i)  // the last chunk's columns that nobody writes
-      std::memset(engine.inner.floats() + (i + 1) * down.padded - tail, 0,
-                  static_cast<size_t>(tail) * 4);
+  for (int64_t i = 0; i < all; ++i) down.pad(engine.inner.floats() + i * down.size);
 
   const int64_t groups = static_cast<int64_t>(s.groups.size());
   const int threads = threads_for(engine, all * layout.hidden * layout.intermediate * 3);

@@ -9,9 +9,9 @@
 namespace headrace {
 
 // out[t][r] = row first + r times x[t], for r < count. Activations are float32 and lie as `places`
-// says. There is no kernel for 16-bit activations, since AVX-512's instruction for pairs of bfloat16
-// gains nothing: looking codes up as 16-bit words takes two operations, and the instruction starts
-// half as often as a fused multiply-add. bfloat16 activations are widened, which is exact.
+// says, or as three bfloat16 numbers each, whose sum they are. bfloat16 activations are widened,
+// which is exact. AVX-512's instruction for pairs of bfloat16 has no kernel: it starts half as
+// often as a fused multiply-add, and a float32 number takes three of it.
 using Product = void (*)(const Matrix &, int64_t first, int64_t count, const float *const *x,
                          int64_t tokens, float *const *out, void *scratch);
 using Decode = void (*)(const Matrix &, int64_t row, float *out);
@@ -20,7 +20,10 @@ struct Kernel {
   Product product = nullptr;
   Decode decode = nullptr;
   int chunk = 0;  // columns computed at once, a power of two; activations are padded with zeros
+  int rows = 8;                     // that a product takes best, or a multiple of them
   const uint8_t *places = nullptr;  // where a chunk's columns lie in an arranged row
+  // Or else: writes columns first .. first + count of a row, as three parts each.
+  void (*split)(const float *values, int64_t first, int64_t count, float *row) = nullptr;
   int64_t scratch_bytes_per_chunk = 0;
 };
 
@@ -36,6 +39,9 @@ const Tier *portable_tier();
 #if defined(HEADRACE_X86)
 const Tier *avx2_tier();
 const Tier *avx512_tier();
+#if defined(HEADRACE_AMX)
+const Tier *amx_tier();
+#endif
 #elif defined(HEADRACE_NEON)
 const Tier *neon_tier();
 #endif
