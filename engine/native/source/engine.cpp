@@ -34,11 +34,9 @@ Arrangement::Arrangement(const Tier &tier, Format format, int64_t all_columns)
     : kernel(&tier.kernels[static_cast<int>(format)]),
       columns(all_columns),
       padded(round_up(all_columns, kernel->chunk)),
-      // With parts an odd number of lines, so that a tile's rows lie in different sets of a cache.
-      size(kernel->split == nullptr ? padded : (padded * 3 / 32 | 1) * 16) {}
+      size(padded) {}
 
 void Arrangement::put(const float *values, int64_t first, int64_t count, float *row) const {
-  if (kernel->split != nullptr) return kernel->split(values, first, count, row);
   for (int64_t i = first; i < first + count; ++i) {
     const int64_t within = i & (kernel->chunk - 1);
     row[i - within + kernel->places[within]] = values[i - first];

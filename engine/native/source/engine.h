@@ -59,10 +59,20 @@ struct Arrangement {
   void put(const float *values, int64_t first, int64_t count, float *row) const;
   // Zeros behind a row's last column.
   void pad(float *row) const;
-  int64_t scratch_bytes() const {
-    return padded / kernel->chunk * kernel->scratch_bytes_per_chunk;
+  // For a product of so many tokens.
+  int64_t scratch_bytes(int64_t tokens) const {
+    return padded / kernel->chunk *
+           (kernel->scratch_bytes_per_chunk + tokens * kernel->scratch_bytes_per_token);
   }
 };
+
+// What a call's activations are, and what they are between its products.
+inline Numbers numbers_of(int32_t x_type) {
+  return x_type == HEADRACE_X_BFLOAT16 ? Numbers::bfloat16 : Numbers::float32;
+}
+inline Numbers between_numbers_of(int32_t x_type) {
+  return x_type == HEADRACE_X_BFLOAT16 ? Numbers::between : Numbers::float32;
+}
 
 int32_t products(Engine &engine, const headrace_matrix *matrices, int32_t count, const void *x,
                  int32_t x_type, int64_t tokens, float *y);

@@ -71,7 +71,8 @@ int detect() {
   const bool vl = bit(seven.b, 31);
   if ((saved_state() & 0xE6) != 0xE6 || !f || !dq || !bw || !vl) return 1;
   const bool tiles = bit(seven.d, 24) && bit(seven.d, 22) && (saved_state() & 0x60000) == 0x60000;
-  return tiles && may_use_tiles() ? 3 : 2;
+  const bool bf16 = seven.a >= 1 && bit(cpuid(7, 1).a, 5);
+  return tiles && bf16 && may_use_tiles() ? 3 : 2;
 }
 
 #elif defined(HEADRACE_NEON)
@@ -86,16 +87,27 @@ int detect() { return 0; }
 
 }  // namespace
 
-int tier_count() {
+namespace {
+
+// Apart from the tables: a tier's translation unit runs on machines that have the tier.
+constexpr const char *names[] = {
+    "portable",
+#if defined(HEADRACE_X86)
+    "avx2", "avx512",
 #if defined(HEADRACE_AMX)
-  return 4;
-#elif defined(HEADRACE_X86)
-  return 3;
-#elif defined(HEADRACE_NEON)
-  return 2;
-#else
-  return 1;
+    "amx",
 #endif
+#elif defined(HEADRACE_NEON)
+    "neon",
+#endif
+};
+
+}  // namespace
+
+int tier_count() { return static_cast<int>(sizeof names / sizeof *names); }
+
+const char *tier_name(int index) {
+  return index >= 0 && index < tier_count() ? names[index] : nullptr;
 }
 
 const Tier *tier(int index) {

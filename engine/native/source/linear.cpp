@@ -10,6 +10,7 @@ namespace headrace {
 namespace {
 
 constexpr int64_t MAX_TOKEN_BLOCK = 256;
+constexpr int64_t MIN_TOKEN_BLOCK = 32;
 // Activations of one block of tokens, which stay in a core's second cache while rows pass by.
 constexpr int64_t TOKEN_BLOCK_BYTES = 512 << 10;
 constexpr int64_t ARRANGED_AT_ONCE = 8;  // tokens
@@ -18,25 +19,34 @@ constexpr int64_t ARRANGED_AT_ONCE = 8;  // tokens
 struct Multiplication {
   Matrix matrix;
   Arrangement arrangement;
+  Product product;
   const float *bias;
   const float *x;  // arranged
   float *y;
   int64_t tile, tiles, token_block, tasks;
 
-  Multiplication(const Engine &engine, const Matrix &m, const float *added, int64_t tokens, int threads)
+  Multiplication(const Engine &engine, const Matrix &m, const float *added, Numbers numbers,
+                 int64_t tokens, int threads)
       : matrix(m),
         arrangement(*engine.tier, m.format, m.columns),
+        product(arrangement.kernel->product_of(numbers, tokens)),
         bias(added),
         x(nullptr),
         y(nullptr),
         // Several tiles a thread, so that one that is held up does not hold up the others.
-        tile(std::clamp<int64_t>(round_up(m.rows / (threads * 4), arrangement.kernel->rows),
-                                 arrangement.kernel->rows, 256)),
+        tile(tile_rows(m.rows / (threads * 4), tokens > FEW_TOKENS ? 32 : 8)),
         tiles(divide_up(m.rows, tile)),
-        token_block(std::clamp<int64_t>(TOKEN_BLOCK_BYTES / (arrangement.size * 4) / 16 * 16, 16,
-                                        MAX_TOKEN_BLOCK)),
+        token_block(std::clamp<int64_t>(
+            TOKEN_BLOCK_BYTES / (arrangement.size * 4) / MIN_TOKEN_BLOCK * MIN_TOKEN_BLOCK,
+            MIN_TOKEN_BLOCK, MAX_TOKEN_BLOCK)),
         tasks(tiles * divide_up(tokens, token_block)) {}
 
+  static int64_t tile_rows(int64_t wanted, int64_t unit) {
+    return std::clamp<int64_t>(round_up(wanted, unit), unit, 256);
+  }
+  int64_t scratch_bytes(int64_t tokens) const {
+    return arrangement.scratch_bytes(std::min(tokens, token_block));
+  }
   bool arranged_as(const Multiplication &other) const {
     return arrangement.kernel == other.arrangement.kernel;
   }
@@ -61,8 +71,8 @@ void multiply(const Engine &engine, const Multiplication &p, const Tile &tile, f
     x[t] = p.x + (tile.first + t) * p.arrangement.size;
     out[t] = y + t * stride;
   }
-  p.arrangement.kernel->product(p.matrix, tile.row, tile.rows, x, tile.tokens, out,
-                                engine.scratch[static_cast<size_t>(thread)].floats());
+  p.product(p.matrix, tile.row, tile.rows, x, tile.tokens, out,
+            engine.scratch[static_cast<size_t>(thread)].floats());
   if (p.bias == nullptr) return;
   for (int64_t t = 0; t < tile.tokens; ++t)
     for (int64_t r = 0; r < tile.rows; ++r) out[t][r] += p.bias[tile.row + r];
@@ -128,11 +138,12 @@ int32_t products(Engine &engine, const headrace_matrix *matrices, int32_t count,
     if (!described(matrices[i], matrix) || matrix.columns != matrices[0].columns)
       return HEADRACE_BAD_ARGUMENT;
     if (matrix.rows == 0 || tokens == 0) continue;
-    Multiplication &p = c.all.emplace_back(engine, matrix, matrices[i].bias, tokens, threads);
+    Multiplication &p = c.all.emplace_back(engine, matrix, matrices[i].bias, numbers_of(x_type),
+                                           tokens, threads);
     p.y = y;
     y += tokens * matrix.rows;
     tasks += p.tasks;
-    scratch = std::max(scratch, p.arrangement.scratch_bytes());
+    scratch = std::max(scratch, p.scratch_bytes(tokens));
     const auto same = [&](const Multiplication *other) { return other->arranged_as(p); };
     if (std::none_of(c.arranged.begin(), c.arranged.end(), same)) {
       c.arranged.push_back(&p);
@@ -201,10 +212,11 @@ int32_t mlp(Engine &engine, const headrace_matrix *matrices, int32_t activation,
   if (tokens == 0) return HEADRACE_OK;
   const int threads = threads_for(
       engine, (2 * gate_matrix.columns + down_matrix.rows) * gate_matrix.rows * tokens);
-  Multiplication gate(engine, gate_matrix, matrices[0].bias, tokens, threads);
-  Multiplication up(engine, up_matrix, matrices[1].bias, tokens, threads);
-  Multiplication down(engine, down_matrix, matrices[2].bias, tokens, threads);
-  const int64_t scratch = std::max(gate.arrangement.scratch_bytes(), down.arrangement.scratch_bytes());
+  const Numbers outer = numbers_of(x_type), inner = between_numbers_of(x_type);
+  Multiplication gate(engine, gate_matrix, matrices[0].bias, outer, tokens, threads);
+  Multiplication up(engine, up_matrix, matrices[1].bias, outer, tokens, threads);
+  Multiplication down(engine, down_matrix, matrices[2].bias, inner, tokens, threads);
+  const int64_t scratch = std::max(gate.scratch_bytes(tokens), down.scratch_bytes(tokens));
   const int64_t halves = 2 * std::min(gate.token_block, tokens) * gate.tile;
   if (!engine.activations.reserve(tokens * gate.arrangement.size * 4) ||
       !engine.inner.reserve(tokens * down.arrangement.size * 4) ||

@@ -9,26 +9,40 @@
 namespace headrace {
 
 // out[t][r] = row first + r times x[t], for r < count. Activations are float32 and lie as `places`
-// says, or as three bfloat16 numbers each, whose sum they are. bfloat16 activations are widened,
-// which is exact. AVX-512's instruction for pairs of bfloat16 has no kernel: it starts half as
-// often as a fused multiply-add, and a float32 number takes three of it.
+// says; bfloat16 activations are widened, which is exact. AVX-512's instruction for pairs of
+// bfloat16 has no kernel, since it starts half as often as a fused multiply-add; tiles of them have.
 using Product = void (*)(const Matrix &, int64_t first, int64_t count, const float *const *x,
                          int64_t tokens, float *const *out, void *scratch);
 using Decode = void (*)(const Matrix &, int64_t row, float *out);
 
+// Up to here tokens are decoded, beyond they are a prompt.
+constexpr int64_t FEW_TOKENS = 16;
+
+// What activations are: float32, bfloat16 that was widened, or float32 between two products of which
+// the first had bfloat16.
+enum class Numbers { float32, bfloat16, between };
+
 struct Kernel {
   Product product = nullptr;
+  // For more than FEW_TOKENS tokens of such numbers; NULL: there is none.
+  Product of_bfloat16 = nullptr, of_between = nullptr;
   Decode decode = nullptr;
   int chunk = 0;  // columns computed at once, a power of two; activations are padded with zeros
-  int rows = 8;                     // that a product takes best, or a multiple of them
   const uint8_t *places = nullptr;  // where a chunk's columns lie in an arranged row
-  // Or else: writes columns first .. first + count of a row, as three parts each.
-  void (*split)(const float *values, int64_t first, int64_t count, float *row) = nullptr;
   int64_t scratch_bytes_per_chunk = 0;
+  int64_t scratch_bytes_per_token = 0;  // and chunk
+
+  // What multiplies so many tokens with a matrix: it follows from what is to be computed, not from
+  // how it is cut into calls.
+  Product product_of(Numbers numbers, int64_t tokens) const {
+    Product found = nullptr;
+    if (tokens > FEW_TOKENS && numbers != Numbers::float32)
+      found = numbers == Numbers::bfloat16 ? of_bfloat16 : of_between;
+    return found == nullptr ? product : found;
+  }
 };
 
 struct Tier {
-  const char *name;
   Kernel kernels[static_cast<int>(Format::count)];  // by format
   void (*glu)(int activation, const float *gate, const float *up, float *out, int64_t count);
   uint64_t (*read)(const uint8_t *bytes, int64_t count);
@@ -48,7 +62,8 @@ const Tier *neon_tier();
 
 // Tiers that are compiled in, ascending, and whether this machine can run them.
 int tier_count();
-const Tier *tier(int index);
+const Tier *tier(int index);  // to be asked only for those that can run
+const char *tier_name(int index);
 bool tier_usable(int index);
 
 }  // namespace headrace

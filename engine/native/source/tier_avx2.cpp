@@ -6,7 +6,7 @@
 namespace headrace {
 
 const Tier *avx2_tier() {
-  static const Tier tier = avx2::table("avx2");
+  static const Tier tier = avx2::table();
   return &tier;
 }
 

@@ -6,7 +6,7 @@
 namespace headrace {
 
 const Tier *avx512_tier() {
-  static const Tier tier = avx512::table("avx512");
+  static const Tier tier = avx512::table();
   return &tier;
 }
 

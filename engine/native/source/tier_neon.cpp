@@ -6,7 +6,7 @@
 namespace headrace {
 
 const Tier *neon_tier() {
-  static const Tier tier = neon::table("neon");
+  static const Tier tier = neon::table();
   return &tier;
 }
 

@@ -6,7 +6,7 @@
 namespace headrace {
 
 const Tier *portable_tier() {
-  static const Tier tier = portable::table("portable");
+  static const Tier tier = portable::table();
   return &tier;
 }
 
