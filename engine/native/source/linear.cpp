@@ -13,6 +13,8 @@ constexpr int64_t MAX_TOKEN_BLOCK = 256;
 constexpr int64_t MIN_TOKEN_BLOCK = 32;
 // Activations of one block of tokens, which stay in a core's second cache while rows pass by.
 constexpr int64_t TOKEN_BLOCK_BYTES = 512 << 10;
+// With tiles a copy of a half or less passes by instead, and decoding rows is most of the work.
+constexpr int64_t NARROW_TOKEN_BLOCK_BYTES = 2048 << 10;
 constexpr int64_t ARRANGED_AT_ONCE = 8;  // tokens
 
 // One matrix times all tokens, cut into tiles of rows and blocks of tokens.
@@ -36,13 +38,17 @@ struct Multiplication {
         // Several tiles a thread, so that one that is held up does not hold up the others.
         tile(tile_rows(m.rows / (threads * 4), tokens > FEW_TOKENS ? 32 : 8)),
         tiles(divide_up(m.rows, tile)),
-        token_block(std::clamp<int64_t>(
-            TOKEN_BLOCK_BYTES / (arrangement.size * 4) / MIN_TOKEN_BLOCK * MIN_TOKEN_BLOCK,
-            MIN_TOKEN_BLOCK, MAX_TOKEN_BLOCK)),
+        token_block(block_tokens(product == arrangement.kernel->product ? TOKEN_BLOCK_BYTES
+                                                                        : NARROW_TOKEN_BLOCK_BYTES,
+                                 arrangement.size * 4)),
         tasks(tiles * divide_up(tokens, token_block)) {}
 
   static int64_t tile_rows(int64_t wanted, int64_t unit) {
     return std::clamp<int64_t>(round_up(wanted, unit), unit, 256);
+  }
+  static int64_t block_tokens(int64_t bytes, int64_t token_bytes) {
+    return std::clamp<int64_t>(bytes / token_bytes / MIN_TOKEN_BLOCK * MIN_TOKEN_BLOCK,
+                               MIN_TOKEN_BLOCK, MAX_TOKEN_BLOCK);
   }
   int64_t scratch_bytes(int64_t tokens) const {
     return arrangement.scratch_bytes(std::min(tokens, token_block));

@@ -10,7 +10,7 @@ namespace headrace {
 
 namespace {
 
-constexpr int64_t TOKEN_BLOCK = 64;
+constexpr int64_t TOKEN_BLOCK = 128;
 constexpr int64_t TILE = 32, PROMPT_TILE = 128;  // rows
 constexpr int64_t ARRANGED_AT_ONCE = 8;
 
