@@ -60,6 +60,8 @@ struct Activations {
 void fill_weight(int32_t format, uint8_t *data, size_t bytes) {
   if (format == 0) fill(reinterpret_cast<float *>(data), bytes / 4);
   if (format == 1) fill_bfloat16(data, bytes / 2);
+  if (format == 2)
+    for (size_t i = 1; i < bytes; i += 2) data[i] &= 0xBF;  // float16 below 2
 }
 void fill_scale(int32_t format, uint8_t *data, size_t bytes) {
   if (format == 3) fill(reinterpret_cast<float *>(data), bytes / 4);
