@@ -177,12 +177,13 @@ def test_routes_without_a_slot_keep_their_rows_and_experts_may_repeat(storage: s
 
 
 @pytest.mark.parametrize("storage", FORMATS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_row_depends_on_neither_company_nor_threads_nor_slot(
-    storage: str, native: Library
+    storage: str, dtype: torch.dtype, native: Library
 ) -> None:
     experts = random_experts(storage, experts=5, hidden=576, inner=288)
     bank, spec = stored(experts)
-    x = torch.randn(90, 576)
+    x = torch.randn(90, 576).to(dtype)
     ids = torch.rand(90, 5).argsort(1)[:, :3]
     together = torch.empty(90, 3, 576)
     moe_expert_rows(bank, spec, x, ids, together)

@@ -23,9 +23,10 @@ struct Multiplication {
   float *y;
   int64_t tile, tiles, token_block, tasks;
 
-  Multiplication(const Engine &engine, const Matrix &m, const float *added, int64_t tokens, int threads)
+  Multiplication(const Engine &engine, const Matrix &m, const float *added, int64_t tokens,
+                 int32_t x_type, int threads)
       : matrix(m),
-        arrangement(*engine.tier, m.format, m.columns),
+        arrangement(*engine.tier, m.format, m.columns, x_type),
         bias(added),
         x(nullptr),
         y(nullptr),
@@ -33,8 +34,9 @@ struct Multiplication {
         tile(std::clamp<int64_t>(round_up(m.rows / (threads * 4), arrangement.kernel->rows),
                                  arrangement.kernel->rows, 256)),
         tiles(divide_up(m.rows, tile)),
-        token_block(std::clamp<int64_t>(TOKEN_BLOCK_BYTES / (arrangement.size * 4) / 16 * 16, 16,
-                                        MAX_TOKEN_BLOCK)),
+        token_block(std::clamp<int64_t>(
+            TOKEN_BLOCK_BYTES / (arrangement.padded * arrangement.kernel->column_bytes) / 16 * 16,
+            16, MAX_TOKEN_BLOCK)),
         tasks(tiles * divide_up(tokens, token_block)) {}
 
   bool arranged_as(const Multiplication &other) const {
@@ -128,7 +130,7 @@ int32_t products(Engine &engine, const headrace_matrix *matrices, int32_t count,
     if (!described(matrices[i], matrix) || matrix.columns != matrices[0].columns)
       return HEADRACE_BAD_ARGUMENT;
     if (matrix.rows == 0 || tokens == 0) continue;
-    Multiplication &p = c.all.emplace_back(engine, matrix, matrices[i].bias, tokens, threads);
+    Multiplication &p = c.all.emplace_back(engine, matrix, matrices[i].bias, tokens, x_type, threads);
     p.y = y;
     y += tokens * matrix.rows;
     tasks += p.tasks;
@@ -201,9 +203,9 @@ int32_t mlp(Engine &engine, const headrace_matrix *matrices, int32_t activation,
   if (tokens == 0) return HEADRACE_OK;
   const int threads = threads_for(
       engine, (2 * gate_matrix.columns + down_matrix.rows) * gate_matrix.rows * tokens);
-  Multiplication gate(engine, gate_matrix, matrices[0].bias, tokens, threads);
-  Multiplication up(engine, up_matrix, matrices[1].bias, tokens, threads);
-  Multiplication down(engine, down_matrix, matrices[2].bias, tokens, threads);
+  Multiplication gate(engine, gate_matrix, matrices[0].bias, tokens, x_type, threads);
+  Multiplication up(engine, up_matrix, matrices[1].bias, tokens, x_type, threads);
+  Multiplication down(engine, down_matrix, matrices[2].bias, tokens, HEADRACE_X_FLOAT32, threads);
   const int64_t scratch = std::max(gate.arrangement.scratch_bytes(), down.arrangement.scratch_bytes());
   const int64_t halves = 2 * std::min(gate.token_block, tokens) * gate.tile;
   if (!engine.activations.reserve(tokens * gate.arrangement.size * 4) ||

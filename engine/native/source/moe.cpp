@@ -171,8 +171,9 @@ int32_t moe_rows(Engine &engine, const headrace_expert_layout &layout, const uin
   Expert probe;
   if (!read_expert(layout, bank, probe) || activation < 0 || activation > HEADRACE_CLAMPED_SWIGLU)
     return HEADRACE_BAD_ARGUMENT;
-  const Arrangement gate_up(*engine.tier, probe.gate.format, layout.hidden);
-  const Arrangement down(*engine.tier, probe.down.format, layout.intermediate);
+  const Arrangement gate_up(*engine.tier, probe.gate.format, layout.hidden, x_type);
+  const Arrangement down(*engine.tier, probe.down.format, layout.intermediate,
+                         HEADRACE_X_FLOAT32);
   Step s{engine, layout, bank, x, x_type, tokens, routes, activation, rows, gate_up, down,
          {}, {}, divide_up(layout.intermediate, TILE), divide_up(layout.hidden, TILE), 0};
   if (!plan(s, slots, blobs)) return HEADRACE_BAD_SLOT;

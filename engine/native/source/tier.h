@@ -22,14 +22,20 @@ struct Kernel {
   int chunk = 0;  // columns computed at once, a power of two; activations are padded with zeros
   int rows = 8;                     // that a product takes best, or a multiple of them
   const uint8_t *places = nullptr;  // where a chunk's columns lie in an arranged row
-  // Or else: writes columns first .. first + count of a row, as three parts each.
-  void (*split)(const float *values, int64_t first, int64_t count, float *row) = nullptr;
+  // Or else: writes columns first .. first + count of a row, which has `padded` with those behind its
+  // last, in a form of the kernel's own.
+  void (*split)(const float *values, int64_t first, int64_t count, float *row,
+                int64_t padded) = nullptr;
+  // That a column takes in an arranged row, and behind all of them for a token that comes alone.
+  int64_t column_bytes = 4, alone_bytes = 0;
   int64_t scratch_bytes_per_chunk = 0;
 };
 
 struct Tier {
   const char *name;
   Kernel kernels[static_cast<int>(Format::count)];  // by format
+  // For activations that came as bfloat16, whose rounding covers more than these kernels', or none.
+  Kernel rounding[static_cast<int>(Format::count)];
   void (*glu)(int activation, const float *gate, const float *up, float *out, int64_t count);
   uint64_t (*read)(const uint8_t *bytes, int64_t count);
   AttentionKernel attention;

@@ -388,7 +388,7 @@ void product(const Matrix &m, int64_t first, int64_t count, const float *const *
 
 // Eight significant bits at a time. What is no number is high only. A block's high parts lie before
 // its middle ones.
-void split(const float *x, int64_t first, int64_t count, float *row) {
+void split(const float *x, int64_t first, int64_t count, float *row, int64_t) {
   uint16_t *parts = reinterpret_cast<uint16_t *>(row);
   const __m512i upper = _mm512_set1_epi32(-65536);
   for (int64_t i = 0, step; i < count; i += step) {
@@ -414,6 +414,7 @@ template <class F>
 void replace(Kernel &kernel) {
   kernel.product = product<F>;
   kernel.split = split;
+  kernel.column_bytes = PARTS * 2;
   kernel.chunk = COLUMNS;
   kernel.rows = 2 * SIDE;
   kernel.places = nullptr;

@@ -134,28 +134,25 @@ HR_INLINE WordPairs look_up(U32 codes, Table table) {
 HR_INLINE U32 low_nibbles(U32 bytes) { return _mm256_and_si256(bytes, _mm256_set1_epi8(15)); }
 HR_INLINE U32 high_nibbles(U32 bytes) { return low_nibbles(_mm256_srli_epi16(bytes, 4)); }
 
-// --- e2m1: twice 32 bytes, 16 columns in two lanes or 32 in four ----------------------------------
+// --- e2m1: twice 32 bytes, the eight codes of a 32-bit word in a lane ----------------------------
 
 constexpr int E2M1_CHUNK = 128, NVFP4_SCALES = 2, MXFP4_SCALES = 2;
-// For groups of 16 columns the second and the third four bytes of sixteen change places, so that
-// either half of eight bytes, which share a scale, comes to the same lanes. Of a vector first comes
-// what is unpacked low, then what is unpacked high; either has the low nibbles of even and of odd
-// bytes, then the high ones.
+// Of a word's bytes the first two are unpacked low, the others high. Of either come the low nibbles
+// of its even and of its odd byte, then the high ones.
 template <int group>
 constexpr int e2m1_place(int i) {
-  const int byte = i % 64 / 2, four = byte / 4;
-  const int moved = four % 4 == 1 ? byte + 4 : four % 4 == 2 ? byte - 4 : byte;
-  const int at = nibble_place(group == 16 ? moved : byte);
-  return i / 64 * 64 + at / (2 * W) * 4 * W + i % 2 * 2 * W + at % (2 * W);
+  const int byte = i % 64 / 2;
+  return i / 64 * 64 + (byte % 4 / 2 * 4 + i % 2 * 2 + byte % 2) * W + byte / 4;
 }
 
 template <int group, bool full, class Visit>
 HR_INLINE void visit_e2m1(const uint8_t *p, int bytes, Visit &&visit) {
   const Table table = {sixteen_bytes(0x40404040'3F3F3F00, 0xC0C0C0C0'BFBFBF80),
                        sixteen_bytes(0xC0804000'C0800000, 0xC0804000'C0800000)};
+  const U32 halves_of_words = sixteen_bytes(0x0D0C0908'05040100, 0x0F0E0B0A'07060302);
   for (int i = 0; i < 2; ++i) {
-    U32 codes = load_u32<full>(p + i * 32, bytes - i * 32);
-    if constexpr (group == 16) codes = _mm256_shuffle_epi32(codes, _MM_SHUFFLE(3, 1, 2, 0));
+    const U32 codes =
+        _mm256_shuffle_epi8(load_u32<full>(p + i * 32, bytes - i * 32), halves_of_words);
     const WordPairs low = look_up(low_nibbles(codes), table);
     const WordPairs high = look_up(high_nibbles(codes), table);
     for (int j = 0; j < 2; ++j) {
