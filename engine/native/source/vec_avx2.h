@@ -98,13 +98,6 @@ HR_INLINE F32 e4m3_over_256(Words v) {
   return _mm256_cvtph_ps(_mm_or_si128(bits, nan));
 }
 
-template <bool full>
-HR_INLINE bool any_e4m3_nan(const uint8_t *p, int bytes) {
-  const __m256i seven = _mm256_set1_epi8(0x7F);
-  const __m256i v = _mm256_and_si256(load_u32<full>(p, bytes), seven);
-  return _mm256_movemask_epi8(_mm256_cmpeq_epi8(v, seven)) != 0;
-}
-
 // --- 4-bit codes by table, as halves of bfloat16 numbers -----------------------------------------
 
 // A byte shuffle looks sixteen codes up at once, high and low bytes apart; unpacking makes words of
@@ -133,6 +126,49 @@ HR_INLINE WordPairs look_up(U32 codes, Table table) {
 }
 HR_INLINE U32 low_nibbles(U32 bytes) { return _mm256_and_si256(bytes, _mm256_set1_epi8(15)); }
 HR_INLINE U32 high_nibbles(U32 bytes) { return low_nibbles(_mm256_srli_epi16(bytes, 4)); }
+
+// --- e4m3: 32 bytes in four vectors ---------------------------------------------------------------
+
+constexpr int e4m3_place(int i) {
+  return i / 32 * 32 + (i % 16 / 8 * 2 + i % 2) * W + i % 32 / 16 * 4 + i % 8 / 2;
+}
+
+template <bool may_be_nan, class Visit>
+HR_INLINE void visit_e4m3_halves(U32 codes, int first, Visit &visit) {
+  codes = _mm256_permute4x64_epi64(codes, _MM_SHUFFLE(3, 1, 2, 0));
+  const Words halves[] = {_mm256_castsi256_si128(codes), _mm256_extracti128_si256(codes, 1)};
+  for (int j = 0; j < 2; ++j) {
+    visit(first + j * 2, e4m3_over_256<may_be_nan>(high_bytes_from_low(halves[j])));
+    visit(first + j * 2 + 1, e4m3_over_256<may_be_nan>(halves[j]));
+  }
+}
+
+// 128 codes over 256. A normal number's low four bits are bits of the low byte of a bfloat16 number,
+// its high four, the sign among them, stand for the high byte. Others go by way of float16.
+template <bool full, class Visit>
+HR_INLINE void visit_e4m3(const uint8_t *p, int bytes, Visit &&visit) {
+  const U32 table = sixteen_bytes(0x3F3E3D3C'3B3A3938, 0xBFBEBDBC'BBBAB9B8);
+  const U32 magnitude = _mm256_set1_epi8(0x7F), one = _mm256_set1_epi8(1);
+  for (int i = 0; i < 4; ++i) {
+    const U32 codes = load_u32<full>(p + i * 32, bytes - i * 32);
+    // Those of normal numbers are above 8 now, NaN's is zero.
+    const U32 next = _mm256_and_si256(_mm256_add_epi8(codes, one), magnitude);
+    if (_mm256_movemask_epi8(_mm256_cmpgt_epi8(next, _mm256_set1_epi8(8))) != -1) [[unlikely]] {
+      if (_mm256_movemask_epi8(_mm256_cmpeq_epi8(next, zero_u32())))
+        visit_e4m3_halves<true>(codes, i * 4, visit);
+      else
+        visit_e4m3_halves<false>(codes, i * 4, visit);
+      continue;
+    }
+    const U32 high = _mm256_shuffle_epi8(table, high_nibbles(codes));
+    const U32 low = _mm256_and_si256(_mm256_slli_epi16(codes, 4), _mm256_set1_epi8(-16));
+    const U32 words[] = {_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high)};
+    for (int j = 0; j < 2; ++j) {
+      visit(i * 4 + j * 2, bf16_even(words[j]));
+      visit(i * 4 + j * 2 + 1, bf16_odd(words[j]));
+    }
+  }
+}
 
 // --- e2m1: twice 32 bytes, the eight codes of a 32-bit word in a lane ----------------------------
 
