@@ -9,9 +9,10 @@
 namespace headrace {
 
 // out[t][r] = row first + r times x[t], for r < count. Activations are float32 and lie as `places`
-// says, or as three bfloat16 numbers each, whose sum they are. bfloat16 activations are widened,
-// which is exact. AVX-512's instruction for pairs of bfloat16 has no kernel: it starts half as
-// often as a fused multiply-add, and a float32 number takes three of it.
+// says, or as the kernel's own `split` writes them. bfloat16 activations are widened, which is
+// exact, or rounded where a tier has a kernel that does. AVX-512's instruction for pairs of bfloat16
+// has no kernel: it starts half as often as a fused multiply-add, and a float32 number takes three
+// of it.
 using Product = void (*)(const Matrix &, int64_t first, int64_t count, const float *const *x,
                          int64_t tokens, float *const *out, void *scratch);
 using Decode = void (*)(const Matrix &, int64_t row, float *out);
@@ -34,7 +35,7 @@ struct Kernel {
 struct Tier {
   const char *name;
   Kernel kernels[static_cast<int>(Format::count)];  // by format
-  // For activations that came as bfloat16, whose rounding covers more than these kernels', or none.
+  // Those that round activations, for such as came as bfloat16; without a product where there is none.
   Kernel rounding[static_cast<int>(Format::count)];
   void (*glu)(int activation, const float *gate, const float *up, float *out, int64_t count);
   uint64_t (*read)(const uint8_t *bytes, int64_t count);
