@@ -32,11 +32,15 @@ void fill(float *values, size_t count) {
   for (size_t i = 0; i < count; ++i) values[i] = normal(random_bits);
 }
 
+void store_bfloat16(uint8_t *data, float value) {
+  std::memcpy(data, reinterpret_cast<const uint8_t *>(&value) + 2, 2);
+}
+
 void fill_bfloat16(uint8_t *data, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     float value;
     fill(&value, 1);
-    std::memcpy(data + i * 2, reinterpret_cast<const uint8_t *>(&value) + 2, 2);
+    store_bfloat16(data + i * 2, value);
   }
 }
 
@@ -134,8 +138,8 @@ void products(int32_t format, size_t rows, size_t columns, size_t tokens, int32_
   fill_weight(format, weight.data, rows * s.row_bytes);
   fill_scale(format, scale.data, s.scale_bytes);
   global.floats()[0] = 0.5f;
-  // Of a prompt in bfloat16 a row is compared with that of a shorter prompt.
-  const size_t company = type && tokens > 16 ? 17 : 1;
+  // A row of a prompt is compared with that of a shorter prompt.
+  const size_t company = tokens > 16 ? 17 : 1;
   Bytes x(tokens * columns * 4), bias(rows * 4), y(tokens * rows * 4), one(company * rows * 4);
   fill(x.floats(), tokens * columns);
   const Activations activations(type, x.floats(), tokens * columns);
@@ -170,6 +174,69 @@ void products(int32_t format, size_t rows, size_t columns, size_t tokens, int32_
       require(std::fabs(y.floats()[t * rows + r] - sum) <= limit * bound, "a product's accuracy");
     }
   agree(plain.floats(), rows * columns, EXACT, "decoding is the same everywhere");
+}
+
+// Activations that come as bfloat16: some tiers round what is far below the largest of eight. Of the
+// tokens the second has outliers, the third zeros, the fourth very small numbers, the fifth an
+// infinity, the sixth large numbers.
+void rounding_products(int32_t format, size_t rows, size_t columns, size_t tokens) {
+  const Shape s = shape(format, rows, columns);
+  Bytes weight(rows * s.row_bytes), scale(s.scale_bytes), global(4), plain(rows * columns * 4);
+  fill_weight(format, weight.data, rows * s.row_bytes);
+  fill_scale(format, scale.data, s.scale_bytes);
+  // Of MXFP4 usual ones and far smaller ones, none so small that a tier takes it for zero.
+  for (size_t i = 0; format == 5 && i < s.scale_bytes; ++i)
+    scale.data[i] = static_cast<uint8_t>(scale.data[i] % 8 ? 100 + scale.data[i] % 32 : 40);
+  global.floats()[0] = 0.5f;
+  Bytes x(tokens * columns * 2), wide(tokens * columns * 4), y(tokens * rows * 4), one(rows * 4);
+  std::memset(wide.data, 0, tokens * columns * 4);
+  for (size_t i = 0; i < tokens * columns; ++i) {
+    const size_t token = i / columns, column = i % columns;
+    float value;
+    fill(&value, 1);
+    if (token == 1 && column % 19 == 0) value *= 1000;
+    if (token == 2 && column < columns / 2) value = 0;
+    if (token == 3 && column % 24 < 8) value *= 1e-30f;
+    if (token == 4 && column == columns / 2) value = INFINITY;
+    if (token == 5) value *= 1e25f;
+    store_bfloat16(x.data + i * 2, value);
+    std::memcpy(wide.data + i * 4 + 2, x.data + i * 2, 2);
+  }
+  const auto call = [&](const uint8_t *from, size_t count, float *to) {
+    const headrace_matrix matrix = {static_cast<int64_t>(rows), static_cast<int64_t>(columns),
+                                    weight.data, scale.data, global.data, nullptr, format};
+    return headrace_products(&matrix, 1, from, 1, static_cast<int64_t>(count), to);
+  };
+  require(call(x.data, tokens, y.floats()) == 0, "a product");
+  for (size_t t = 0; t < tokens; ++t) {
+    require(call(x.data + t * columns * 2, 1, one.floats()) == 0, "a row");
+    // What is no number may have either sign.
+    if (t != 4)
+      require(!std::memcmp(one.data, y.floats() + t * rows, rows * 4), "a row equals its batch");
+  }
+  require(headrace_decode(format, static_cast<int64_t>(rows), static_cast<int64_t>(columns),
+                          weight.data, scale.data, global.data, 0, static_cast<int64_t>(rows),
+                          plain.floats()) == 0,
+          "decoding");
+  for (size_t t = 0; t < tokens; ++t)
+    for (size_t r = 0; r < rows; ++r) {
+      double sum = 0, bound = 1e-30;
+      for (size_t c = 0; c < columns; ++c) {
+        const double w = plain.floats()[r * columns + c];
+        const float *eight = wide.floats() + t * columns + c / 8 * 8;
+        double greatest = 0;
+        for (size_t i = 0; i < 8 && c / 8 * 8 + i < columns; ++i)
+          if (std::fabs(eight[i]) > greatest) greatest = std::fabs(eight[i]);
+        sum += w * eight[c % 8];
+        bound += std::fabs(w) * (1e-6 * std::fabs(eight[c % 8]) + std::ldexp(greatest, -17));
+      }
+      const float got = y.floats()[t * rows + r];
+      if (t == 4)
+        require(std::isfinite(sum) || (std::isnan(sum) ? std::isnan(got) : got == sum),
+                "a product with an infinity");
+      else
+        require(std::fabs(got - sum) <= bound, "the accuracy of a rounding product");
+    }
 }
 
 // Every code and scale of a byte or two, those that are no numbers too.
@@ -366,6 +433,9 @@ int main(int count, char **arguments) {
           for (size_t columns : {1, 7, 33, 129, 255}) products(format, 131, columns, 6);
         products(format, quick ? 20 : 300, 512, 40);
         for (size_t tokens : {17, 50}) products(format, 37, 768, tokens, 1);
+        for (size_t columns : {32, 128, 256, 416, 768})
+          if (columns % group(format) == 0)
+            for (size_t tokens : {6, 16}) rounding_products(format, 21, columns, tokens);
       }
     for (int32_t format = 0; format < FORMATS; ++format) {
       layer_step(format, 256, 256, 1, 2);

@@ -30,13 +30,25 @@ bool Engine::reserve_scratch(int64_t bytes) {
   return true;
 }
 
-Arrangement::Arrangement(const Tier &tier, Format format, int64_t all_columns)
-    : kernel(&tier.kernels[static_cast<int>(format)]),
+namespace {
+
+const Kernel *kernel_for(const Tier &tier, Format format, int32_t x_type) {
+  const Kernel &rounding = tier.rounding[static_cast<int>(format)];
+  const bool rounds = x_type == HEADRACE_X_BFLOAT16 && rounding.product != nullptr;
+  return rounds ? &rounding : &tier.kernels[static_cast<int>(format)];
+}
+
+}  // namespace
+
+Arrangement::Arrangement(const Tier &tier, Format format, int64_t all_columns, int32_t x_type)
+    : kernel(kernel_for(tier, format, x_type)),
       columns(all_columns),
       padded(round_up(all_columns, kernel->chunk)),
-      size(padded) {}
+      // With parts an odd number of lines, so that a tile's rows lie in different sets of a cache.
+      size(kernel->split == nullptr ? padded : (padded * column_bytes() / 64 | 1) * 16) {}
 
 void Arrangement::put(const float *values, int64_t first, int64_t count, float *row) const {
+  if (kernel->split != nullptr) return kernel->split(values, first, count, row, padded);
   for (int64_t i = first; i < first + count; ++i) {
     const int64_t within = i & (kernel->chunk - 1);
     row[i - within + kernel->places[within]] = values[i - first];

@@ -27,10 +27,10 @@ struct Multiplication {
   float *y;
   int64_t tile, tiles, token_block, tasks;
 
-  Multiplication(const Engine &engine, const Matrix &m, const float *added, Numbers numbers,
-                 int64_t tokens, int threads)
+  Multiplication(const Engine &engine, const Matrix &m, const float *added, int32_t x_type,
+                 Numbers numbers, int64_t tokens, int threads)
       : matrix(m),
-        arrangement(*engine.tier, m.format, m.columns),
+        arrangement(*engine.tier, m.format, m.columns, x_type),
         product(arrangement.kernel->product_of(numbers, tokens)),
         bias(added),
         x(nullptr),
@@ -40,7 +40,7 @@ struct Multiplication {
         tiles(divide_up(m.rows, tile)),
         token_block(block_tokens(product == arrangement.kernel->product ? TOKEN_BLOCK_BYTES
                                                                         : NARROW_TOKEN_BLOCK_BYTES,
-                                 arrangement.size * 4)),
+                                 arrangement.padded * arrangement.kernel->column_bytes)),
         tasks(tiles * divide_up(tokens, token_block)) {}
 
   static int64_t tile_rows(int64_t wanted, int64_t unit) {
@@ -144,8 +144,8 @@ int32_t products(Engine &engine, const headrace_matrix *matrices, int32_t count,
     if (!described(matrices[i], matrix) || matrix.columns != matrices[0].columns)
       return HEADRACE_BAD_ARGUMENT;
     if (matrix.rows == 0 || tokens == 0) continue;
-    Multiplication &p = c.all.emplace_back(engine, matrix, matrices[i].bias, numbers_of(x_type),
-                                           tokens, threads);
+    Multiplication &p = c.all.emplace_back(engine, matrix, matrices[i].bias, x_type,
+                                           numbers_of(x_type), tokens, threads);
     p.y = y;
     y += tokens * matrix.rows;
     tasks += p.tasks;
@@ -219,9 +219,10 @@ int32_t mlp(Engine &engine, const headrace_matrix *matrices, int32_t activation,
   const int threads = threads_for(
       engine, (2 * gate_matrix.columns + down_matrix.rows) * gate_matrix.rows * tokens);
   const Numbers outer = numbers_of(x_type), inner = between_numbers_of(x_type);
-  Multiplication gate(engine, gate_matrix, matrices[0].bias, outer, tokens, threads);
-  Multiplication up(engine, up_matrix, matrices[1].bias, outer, tokens, threads);
-  Multiplication down(engine, down_matrix, matrices[2].bias, inner, tokens, threads);
+  Multiplication gate(engine, gate_matrix, matrices[0].bias, x_type, outer, tokens, threads);
+  Multiplication up(engine, up_matrix, matrices[1].bias, x_type, outer, tokens, threads);
+  Multiplication down(engine, down_matrix, matrices[2].bias, HEADRACE_X_FLOAT32, inner, tokens,
+                      threads);
   const int64_t scratch = std::max(gate.scratch_bytes(tokens), down.scratch_bytes(tokens));
   const int64_t halves = 2 * std::min(gate.token_block, tokens) * gate.tile;
   if (!engine.activations.reserve(tokens * gate.arrangement.size * 4) ||

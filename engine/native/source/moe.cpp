@@ -175,8 +175,9 @@ int32_t moe_rows(Engine &engine, const headrace_expert_layout &layout, const uin
   Expert probe;
   if (!read_expert(layout, bank, probe) || activation < 0 || activation > HEADRACE_CLAMPED_SWIGLU)
     return HEADRACE_BAD_ARGUMENT;
-  const Arrangement gate_up(*engine.tier, probe.gate.format, layout.hidden);
-  const Arrangement down(*engine.tier, probe.down.format, layout.intermediate);
+  const Arrangement gate_up(*engine.tier, probe.gate.format, layout.hidden, x_type);
+  const Arrangement down(*engine.tier, probe.down.format, layout.intermediate,
+                         HEADRACE_X_FLOAT32);
   const int64_t tile = tokens > FEW_TOKENS ? PROMPT_TILE : TILE;
   const int64_t at_once = std::min(tokens * routes, TOKEN_BLOCK);
   Step s{engine, layout, bank, x, x_type, tokens, routes, activation, rows, gate_up, down,

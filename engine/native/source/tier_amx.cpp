@@ -13,6 +13,8 @@
 #define HEADRACE_TIER amx
 #include "vec_avx512.h"
 
+#include "e4m3_words.h"
+
 #include "tier_table.h"
 
 namespace headrace {
@@ -224,6 +226,8 @@ template <class F, int weight_parts>
 void add(Kernel &kernel) {
   kernel.of_bfloat16 = product<F, weight_parts, 1>;
   kernel.of_between = product<F, weight_parts, 3>;
+  // Three parts are all of a float32 number; weights in two would be less than its precision.
+  if constexpr (weight_parts == 1) kernel.of_float32 = kernel.of_between;
   const int64_t weights = F::chunk / TILE_COLUMNS * weight_parts * 2 * TILE_BYTES;
   kernel.scratch_bytes_per_token = F::chunk * 3 * 2;
   // With as many more tokens as the last of their tiles may have.

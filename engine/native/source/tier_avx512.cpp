@@ -1,6 +1,8 @@
 #define HEADRACE_TIER avx512
 #include "vec_avx512.h"
 
+#include "e4m3_words.h"
+
 #include "tier_table.h"
 
 namespace headrace {

@@ -1,6 +1,8 @@
 #define HEADRACE_TIER neon
 #include "vec_neon.h"
 
+#include "e4m3_words.h"
+
 #include "tier_table.h"
 
 namespace headrace {

@@ -1,6 +1,8 @@
 #define HEADRACE_TIER portable
 #include "vec_portable.h"
 
+#include "e4m3_words.h"
+
 #include "tier_table.h"
 
 namespace headrace {
