@@ -110,7 +110,7 @@ def test_products_match_float64(storage: str, dtype: torch.dtype, rows: int, col
 def test_a_row_depends_on_neither_company_nor_threads_nor_place(
     storage: str, dtype: torch.dtype, native: Library, tier: str
 ) -> None:
-    """But for tiles, which add in an order of their own: there prompts are equal among themselves."""
+    """But for tiles, which add in an order of their own: there prompts equal one another."""
     torch.manual_seed(3)
     weight = random_weight(storage, 301, 1100)
     x = torch.randn(70, weight.shape[1]).to(dtype)
