@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 from engine.chat.model_files import ModelPlace
+from engine.chat.templates import TemplateStopped
 from engine.chat.text_model import TextModel, load_text_model
 from engine.errors import HeadraceError, ModelFilesError, ModelNotFound
 from engine.messages import Ready, Stats
@@ -20,7 +21,12 @@ def _load(place: ModelPlace, family: str) -> TextModel:
     from engine.formats.model_files import inspect_model  # numpy: not while the server starts
 
     inspect_model(place.path)
-    return load_text_model(place, family)
+    text = load_text_model(place, family)
+    if text.template is not None:
+        # Probed now, so that the first request need not wait for it.
+        with contextlib.suppress(TemplateStopped):  # told to every request
+            _ = text.template.reasoning
+    return text
 
 
 class Service:
