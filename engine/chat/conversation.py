@@ -12,6 +12,8 @@ from typing import Any
 
 Message = dict[str, Any]
 
+NOT_CONTINUED = "Only a last message of the assistant that makes no calls can be continued."
+
 
 def tool_calls_as_text(messages: list[Message]) -> list[Message]:
     """History of tool use as plain text, for templates that know nothing of tools.
@@ -104,6 +106,11 @@ WAYS_TO_SAY: tuple[Callable[[list[Message]], list[Message]], ...] = (
     fold_system,
 )
 """The messages as they are, and as they can be said to templates that do not take them so."""
+
+
+def may_go_on(message: Message) -> bool:
+    """Whether an answer can go on within this message."""
+    return message["role"] == "assistant" and not message.get("tool_calls")
 
 
 def is_instruction(message: Message) -> bool:

@@ -66,6 +66,10 @@ class Wish:
     budget: int | None = None
     """Tokens."""
 
+    @property
+    def none(self) -> bool:
+        return self.on is False or self.effort == "none" or self.budget == 0
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReasoningControls:
@@ -87,14 +91,29 @@ class ReasoningControls:
         A budget and an effort stand for each other where the template knows only one of them. An
         effort that it does not know is the next lower one that it does, or its lowest.
         """
-        if wish.on is False or wish.effort == "none" or wish.budget == 0:
+        if wish.none:
             return dict(self.off or {})
         if wish == Wish():
             return {}
         return {**(self.on or {}), **self._amount(wish)}
 
+    @property
+    def always(self) -> bool:
+        """Whether there is more and less reasoning, but not none."""
+        return bool(self.efforts) and self.off is None
+
+    def translated(self, name: str, value: Any) -> Variables | None:
+        """What a client's variable is called here; None where there is nothing of the kind."""
+        if not isinstance(value, bool):
+            return None
+        if name == PRESERVE:
+            return self.history.get(value)
+        if name in ("enable_thinking", "thinking"):
+            return self.on if value else self.off
+        return None
+
     def _amount(self, wish: Wish) -> Variables:
-        if self.budget and wish.budget is not None and not wish.effort:
+        if self.budget and wish.budget is not None:
             return {_BUDGET: wish.budget}
         effort = wish.effort
         if not effort and wish.budget is not None:

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from engine.chat.conversation import (
+    NOT_CONTINUED,
     WAYS_TO_SAY,
     Message,
     is_instruction,
+    may_go_on,
     tool_calls_as_text,
     tools_as_text,
     with_marked_instructions,
@@ -128,7 +130,10 @@ class ChatTemplate:
     @cached_property
     def reasoning(self) -> ReasoningControls:
         """What the template offers of reasoning. Found by some renders, the first time."""
-        return probed(self._probe, self.mentions)
+        try:
+            return probed(self._probe, self.mentions)
+        except TemplateStopped:  # which every request will be told
+            return ReasoningControls()
 
     @cached_property
     def _developers(self) -> bool:
@@ -165,6 +170,8 @@ class ChatTemplate:
                 raise InvalidRequest(
                     f"chat_template_kwargs must not set {name!r}.", param="chat_template_kwargs"
                 )
+        if ending == "continued" and not may_go_on(messages[-1]):
+            raise InvalidRequest(NOT_CONTINUED, param="messages")
         prepared = [self._prepared(message) for message in messages]
         if not self.mentions("tool_calls"):
             prepared = tool_calls_as_text(prepared)
@@ -195,11 +202,6 @@ class ChatTemplate:
     def _continued(self, messages: list[Message], context: dict[str, Any]) -> str:
         """The prompt up to the end of the last message's content."""
         last = messages[-1]
-        if last["role"] != "assistant" or last.get("tool_calls"):
-            raise InvalidRequest(
-                "Only a last message of the assistant that makes no calls can be continued.",
-                param="messages",
-            )
         tagged = [*messages[:-1], {**last, "content": last["content"] + _TAG}]
         text = self._first_accepted(tagged, context)
         end = text.rfind(_TAG.strip())
@@ -259,7 +261,8 @@ class ChatTemplate:
                 raise TemplateStopped(f"The chat template was stopped: {text}.", param="messages")
             case Outcome.FORBIDDEN:
                 raise UnsupportedModel(
-                    f"{self.origin}: the chat template does what templates may not: {text}."
+                    f"{self.origin}: the chat template does what templates may not: "
+                    f"{text.rstrip('.')}."
                 )
             case _:
                 # Templates are programs: what a message provokes in one is the message's fault.

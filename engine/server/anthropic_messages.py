@@ -17,6 +17,13 @@ class Turn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     role: str
     content: Blocks
 
+    @property
+    def calls(self) -> bool:
+        """Whether a tool is called in it."""
+        return isinstance(self.content, list) and any(
+            block.get("type") == "tool_use" for block in self.content
+        )
+
 
 def conversation(system: Blocks, turns: list[Turn]) -> list[Message]:
     """The messages as templates read them. Raises InvalidRequest naming the block at fault."""

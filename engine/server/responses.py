@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from engine.chat.reasoning import Wish
 from engine.chat.text_model import TextModel
 from engine.errors import HeadraceError, InvalidRequest
 from engine.server.blocks import Blocks
@@ -209,5 +210,4 @@ def _event(content: JsonObject) -> bytes:
 
 
 def _variables(body: CountRequest, text: TextModel) -> dict[str, Any]:
-    """Effort is a hint here: clients send it to every model."""
-    return text.effort_hint(body.reasoning.effort)
+    return text.reasoning_variables(Wish(effort=body.reasoning.effort), "reasoning.effort")

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 
 from engine.chat.model_files import ModelPlace
-from engine.chat.templates import TemplateStopped
 from engine.chat.text_model import TextModel, load_text_model
 from engine.errors import HeadraceError, ModelFilesError, ModelNotFound
 from engine.messages import Ready, Stats
@@ -23,9 +22,7 @@ def _load(place: ModelPlace, family: str) -> TextModel:
     inspect_model(place.path)
     text = load_text_model(place, family)
     if text.template is not None:
-        # Probed now, so that the first request need not wait for it.
-        with contextlib.suppress(TemplateStopped):  # told to every request
-            _ = text.template.reasoning
+        _ = text.template.reasoning  # found now, so that no request waits for it
     return text
 
 
