@@ -79,6 +79,7 @@ class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         if not isinstance(effort, str):
             raise InvalidRequest("output_config.effort is not text.", param="output_config.effort")
         checked_effort(effort, "output_config.effort")
+        in_range(self.thinking.budget_tokens, "thinking.budget_tokens", 0)
 
     def wish(self) -> Wish:
         """How much the model shall reason."""

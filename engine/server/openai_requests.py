@@ -65,6 +65,8 @@ class ChatRequest(CommonFields, kw_only=True):
             raise InvalidRequest("messages is empty; send at least one.", param="messages")
         checked_effort(self.reasoning_effort, "reasoning_effort")
         in_range(self.thinking_budget, "thinking_budget", 0)
+        if self.thinking is not None:
+            in_range(self.thinking.budget_tokens, "thinking.budget_tokens", 0)
         if self.functions or self.function_call not in ("none", "auto"):
             raise InvalidRequest(
                 "functions and function_call are not supported; tools and tool_choice are what "
