@@ -15,36 +15,6 @@ Message = dict[str, Any]
 NOT_CONTINUED = "Only a last message of the assistant that makes no calls can be continued."
 
 
-def tool_calls_as_text(messages: list[Message]) -> list[Message]:
-    """History of tool use as plain text, for templates that know nothing of tools.
-
-    The spelling is the one most models with tools were trained on.
-    """
-    return [_as_text(message) for message in messages]
-
-
-def _as_text(message: Message) -> Message:
-    if message["role"] == "tool":
-        return {
-            "role": "user",
-            "content": f"<tool_response>\n{message['content']}\n</tool_response>",
-        }
-    if not message.get("tool_calls"):
-        return message
-    calls = [
-        "<tool_call>\n"
-        + json.dumps(
-            {"name": call["function"]["name"], "arguments": call["function"]["arguments"]},
-            ensure_ascii=False,
-        )
-        + "\n</tool_call>"
-        for call in message["tool_calls"]
-    ]
-    plain = {key: value for key, value in message.items() if key != "tool_calls"}
-    plain["content"] = "\n".join([*([message["content"]] if message["content"] else []), *calls])
-    return plain
-
-
 def tools_as_text(messages: list[Message], tools: list[dict[str, Any]]) -> list[Message]:
     """The tools described in the system message, for templates that know nothing of tools."""
     functions = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)

@@ -9,13 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from engine.chat import tool_history
 from engine.chat.conversation import (
     NOT_CONTINUED,
     WAYS_TO_SAY,
     Message,
     is_instruction,
     may_go_on,
-    tool_calls_as_text,
     tools_as_text,
     with_marked_instructions,
 )
@@ -136,6 +136,25 @@ class ChatTemplate:
             return ReasoningControls()
 
     @cached_property
+    def takes_tools(self) -> bool:
+        """Whether tools reach the prompt."""
+        offered = self._probe(ASKED, {}, tool_history.EXAMPLE_TOOLS)
+        return tool_history.is_offered(offered)
+
+    @property
+    def takes_tool_use(self) -> bool:
+        """Whether calls and their results reach the prompt as they are."""
+        return self._saying_tool_use is tool_history.as_they_are
+
+    @cached_property
+    def _saying_tool_use(self) -> tool_history.Saying:
+        tools = tool_history.EXAMPLE_TOOLS if self.takes_tools else None
+        for saying in tool_history.WAYS:
+            if tool_history.is_told(self._probe(saying(tool_history.EXAMPLE), {}, tools)):
+                return saying
+        return tool_history.as_text
+
+    @cached_property
     def _developers(self) -> bool:
         """Whether there is a developer role of its own, that is more than a user's."""
         if not self.mentions("developer"):
@@ -173,10 +192,10 @@ class ChatTemplate:
         if ending == "continued" and not may_go_on(messages[-1]):
             raise InvalidRequest(NOT_CONTINUED, param="messages")
         prepared = [self._prepared(message) for message in messages]
-        if not self.mentions("tool_calls"):
-            prepared = tool_calls_as_text(prepared)
-        if tools and not self.mentions("tools"):
-            prepared = tools_as_text(prepared, tools)
+        if any(map(tool_history.is_tool_use, prepared)):
+            prepared = self._saying_tool_use(prepared)
+        if tools and not self.takes_tools:
+            prepared, tools = tools_as_text(prepared, tools), None
         pattern = starts(tuple(control_tokens))
         shield = shield_for([*prepared, *(tools or [])], pattern)
         if shield:
@@ -236,10 +255,13 @@ class ChatTemplate:
         )
 
     def _probe(
-        self, messages: list[Message], variables: dict[str, Any] | None = None
+        self,
+        messages: list[Message],
+        variables: dict[str, Any] | None = None,
+        tools: list[dict[str, Any]] | None = None,
     ) -> str | None:
         """The prompt; None where the template does not render it. Raises TemplateStopped."""
-        context = {**(variables or {}), "tools": None, "documents": None}
+        context = {**(variables or {}), "tools": tools, "documents": None}
         try:
             return self._render({**context, "messages": messages, "add_generation_prompt": True})
         except TemplateStopped:

@@ -150,6 +150,42 @@ def test_tool_history_is_text_where_the_template_knows_no_tools() -> None:
     assert "<|im_start|>user\n<tool_response>\nrain\n</tool_response><|im_end|>" in text
 
 
+WITH_TEXT = (
+    "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "{{ '>' ~ c.function.arguments }}{% endfor %}|{% endfor %}"
+)
+WITHOUT_TEXT = (
+    "{% for m in messages %}{% if m.content is none %}{% for c in m.tool_calls %}"
+    "{{ '>' ~ c.function.arguments }}{% endfor %}{% else %}{{ m.content }}{% endif %}|{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (WITH_TEXT, "hi|I look.>{'city': 'Oslo'}|rain|"),
+        (WITH_TEXT.replace("~", "+"), 'hi|I look.>{"city": "Oslo"}|rain|'),
+        (WITHOUT_TEXT, "hi|I look.|>{'city': 'Oslo'}|rain|"),
+        (WITHOUT_TEXT.replace("~", "+"), 'hi|I look.|>{"city": "Oslo"}|rain|'),
+    ],
+)
+def test_calls_are_said_as_the_template_takes_them(source: str, text: str) -> None:
+    messages: list[dict[str, Any]] = [
+        USER,
+        {"role": "assistant", "content": "I look.", "tool_calls": [call(city="Oslo")]},
+        {"role": "tool", "content": "rain", "tool_call_id": "c1"},
+    ]
+    assert template(source).render(messages).text == text
+
+
+def test_calls_that_a_template_would_pass_over_are_text() -> None:
+    names_them = "{% for m in messages %}{{ m.content }}{# m.tool_calls #}|{% endfor %}"
+    asked = {"role": "assistant", "content": "", "tool_calls": [call(city="Oslo")]}
+    assert '{"name": "f", "arguments": {"city": "Oslo"}}' in (
+        template(names_them).render([USER, asked]).text
+    )
+
+
 @pytest.mark.parametrize(
     "source",
     [

@@ -45,8 +45,9 @@ def tool(name: str, **properties: Any) -> dict[str, Any]:
     return {"type": "function", "function": described}
 
 
+STRING = {"type": "string", "description": "Where"}
 TOOLS = [
-    tool("weather", city={"type": "string", "description": "Where"}, days={"type": "integer"}),
+    tool("weather", city=STRING, days={"type": "integer"}),
     tool("add", a={"type": "number"}, b={"type": ["number", "null"], "enum": [1, 2.5, None]}),
     tool("now"),
 ]
@@ -200,8 +201,8 @@ def said_otherwise(template: ChatTemplate, case: Case) -> bool:
     return (
         "developer" in roles
         or "system" in roles[1:]
-        or (calls and not template.mentions("tool_calls"))
-        or (case.tools is not None and not template.mentions("tools"))
+        or (calls and not template.takes_tool_use)
+        or (case.tools is not None and not template.takes_tools)
     )
 
 
@@ -249,6 +250,25 @@ def test_every_template_renders_as_transformers_does() -> None:
     templates = llama_cpp_templates()
     assert len(templates) == 70
     assert all_equal(templates.items(), ((name, CASES[name]) for name in PLAIN_RUN)) > 1200
+
+
+WITH_FUNCTIONS = {"fireworks-ai-llama-3-firefunction-v2"}
+"""Wants the tools under a name of its own, and renders nothing without them."""
+
+
+def test_calls_and_their_results_reach_every_prompt() -> None:
+    calling = {**CALLING, "tool_calls": [call(1, "now", city="Oslo")]}
+    for text in ("I look.", ""):
+        messages = [USER, {**calling, "content": text}, result(1, "now", "seven"), ANSWER, USER]
+        lost = []
+        for name, source in llama_cpp_templates().items():
+            template = ChatTemplate(TemplateSource(source, "it"), SPECIAL)
+            if name in WITH_FUNCTIONS:
+                continue
+            prompt = template.render(messages, tools=[tool("now", city=STRING)]).text
+            if "Oslo" not in prompt or "seven" not in prompt:
+                lost.append(name)
+        assert lost == []
 
 
 @pytest.mark.full
