@@ -135,33 +135,33 @@ def checked_effort(effort: str, param: str) -> str:
     return effort
 
 
-def probed(probe: Probe, mentions: Callable[[str], bool]) -> ReasoningControls:
-    """What a template offers. `mentions`: whether its source has a name at all."""
+def probed(probe: Probe, reads: Callable[[str], bool]) -> ReasoningControls:
+    """What a template offers. `reads`: whether it reads a variable at all."""
     plain = probe(ASKED, {})
     if plain is None:
         return ReasoningControls()
-    on, off = _switch(probe, mentions)
+    on, off = _switch(probe, reads)
     efforts: dict[str, Variables] = {}
-    name = next((name for name in _EFFORT_NAMES if mentions(name)), "")
+    name = next((name for name in _EFFORT_NAMES if reads(name)), "")
     if name:
         efforts, silent = _levels(probe, name, on or {})
         off = off if off is not None else silent
-    budget = mentions(_BUDGET) and probe(ASKED, {_BUDGET: 1024}) not in (None, plain)
+    budget = reads(_BUDGET) and probe(ASKED, {_BUDGET: 1024}) not in (None, plain)
     if budget:
         off = off if off is not None else {_BUDGET: 0}
         efforts = efforts or {effort: {_BUDGET: tokens} for effort, tokens in _BUDGETS.items()} | {
             "high": {}
         }
     return ReasoningControls(
-        on=on, off=off, efforts=efforts, budget=budget, history=_history(probe, mentions)
+        on=on, off=off, efforts=efforts, budget=budget, history=_history(probe, reads, on or {})
     )
 
 
 def _switch(
-    probe: Probe, mentions: Callable[[str], bool]
+    probe: Probe, reads: Callable[[str], bool]
 ) -> tuple[Variables | None, Variables | None]:
     for name, (on, off) in SWITCHES.items():
-        if mentions(name):
+        if reads(name):
             with_it, without = probe(ASKED, {name: on}), probe(ASKED, {name: off})
             if None not in (with_it, without) and with_it != without:
                 return {name: on}, {name: off}
@@ -191,10 +191,10 @@ def _levels(
     return known, None if off is None else {name: off}
 
 
-def _history(probe: Probe, mentions: Callable[[str], bool]) -> dict[bool, Variables]:
+def _history(probe: Probe, reads: Callable[[str], bool], on: Variables) -> dict[bool, Variables]:
     for name, (keep, drop) in _HISTORY.items():
-        if mentions(name):
-            kept, dropped = probe(_THOUGHT, {name: keep}), probe(_THOUGHT, {name: drop})
+        if reads(name):
+            kept, dropped = (probe(_THOUGHT, {**on, name: value}) for value in (keep, drop))
             if None not in (kept, dropped) and kept != dropped:
                 return {True: {name: keep}, False: {name: drop}}
     return {}

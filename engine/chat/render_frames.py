@@ -1,8 +1,8 @@
 """What passes between a process that renders templates and the one that asks it to.
 
 A frame is its length and that many bytes. A question is JSON: `template`, its source, and
-`variables`, or null to see only whether the template can be compiled. An answer is an outcome and
-a text.
+`variables`, or null to see whether the template can be compiled, and the names of its
+variables. An answer is an outcome and a text.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import threading
 from pathlib import Path
 
 import jinja2
+import jinja2.nodes as nodes
 from jinja2.exceptions import SecurityError
 
 from engine.chat.render_frames import (
@@ -64,7 +65,8 @@ def _rendered(question: bytearray) -> tuple[Outcome, str]:
     asked = json.loads(question)
     template = _compiled(asked["template"])
     if asked["variables"] is None:
-        return Outcome.RENDERED, ""
+        found = _environment().parse(asked["template"]).find_all(nodes.Name)
+        return Outcome.RENDERED, " ".join(sorted({name.name for name in found}))
     pieces, size = [], 0
     for piece in template.generate(asked["variables"]):
         size += len(piece)

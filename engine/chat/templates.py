@@ -108,9 +108,10 @@ class ChatTemplate:
         self._source = source.text
         self._special = special
         self._renderer = renderer or shared_renderer()
-        self._check()
+        self._variables = self._compiled()
 
-    def _check(self) -> None:
+    def _compiled(self) -> frozenset[str]:
+        """Names of the template's variables."""
         try:
             outcome, text = self._renderer.ask(self._source, None)
         except RenderStopped as error:
@@ -122,16 +123,21 @@ class ChatTemplate:
             )
         if outcome is not Outcome.RENDERED:
             raise ModelFilesError(f"{self.origin}: the chat template cannot be compiled: {text}.")
+        return frozenset(text.split())
+
+    def reads(self, name: str) -> bool:
+        """Whether it has a variable of this name."""
+        return name in self._variables
 
     def mentions(self, name: str) -> bool:
-        """Whether the template knows of a role, field or variable of this name."""
+        """Whether this is somewhere in the template: the name of a role or field, a tag."""
         return name in self._source
 
     @cached_property
     def reasoning(self) -> ReasoningControls:
         """What the template offers of reasoning. Found by some renders, the first time."""
         try:
-            return probed(self._probe, self.mentions)
+            return probed(self._probe, self.reads)
         except TemplateStopped:  # which every request will be told
             return ReasoningControls()
 

@@ -151,7 +151,7 @@ class TextModel:
         """
         found: Variables = {}
         for name, value in given.items():
-            if self.template is None or self.template.mentions(name):
+            if self.template is None or self.template.reads(name):
                 found[name] = value
                 continue
             translated = self._reasoning.translated(name, value)

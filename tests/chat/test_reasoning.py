@@ -147,6 +147,7 @@ def test_real_templates_are_told_in_their_own_words(name: str, wish: Wish, said:
         ("NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", {"truncate_history_thinking": False}),
         ("LFM2.5-8B-A1B", {"preserve_thinking": True}),
         ("tencent-Hy3", {"preserved_thinking": True}),
+        ("deepseek-ai-DeepSeek-V4", {"drop_thinking": False}),
     ],
 )
 def test_reasoning_of_earlier_turns_is_kept_by_the_templates_own_name(
@@ -157,6 +158,7 @@ def test_reasoning_of_earlier_turns_is_kept_by_the_templates_own_name(
     thought = {"role": "assistant", "content": "Seven.", "reasoning_content": "I count."}
     for keep in (True, False):
         variables = template.reasoning.translated("preserve_thinking", keep)
+        variables = {**template.reasoning.variables(ON), **(variables or {})}
         text = template.render([USER, thought, USER], variables=variables).text
         assert ("I count." in text) == keep
 
@@ -192,7 +194,9 @@ def test_a_model_that_never_reasons_has_nothing_to_switch_off(model: TextModel) 
         assert raised.value.param == f"it.{name}"
 
 
-@pytest.mark.parametrize("model", [SWITCH.replace("enable_thinking", "reasoning")], indirect=True)
+@pytest.mark.parametrize(
+    "model", [SWITCH.replace("enable_thinking", "reasoning") + "An end of thinking."], indirect=True
+)
 def test_a_clients_name_for_the_switch_becomes_the_templates(model: TextModel) -> None:
     for name in ("enable_thinking", "thinking", "reasoning"):
         for on in (True, False):
