@@ -49,10 +49,16 @@ def python_packages(*pins: str) -> Path:
     )
 
 
-def python_source(pin: str, folder: Path) -> Path:
-    """The archive of a package's source, put into `folder`. Skips the test as above."""
+def python_source(pin: str, folder: Path, *, isolated: bool = True) -> Path:
+    """The archive of a package's source, put into `folder`. Skips the test as above.
+
+    `isolated`: pip fetches what the package is built with, to ask for its name; without, it has to
+    be installed here.
+    """
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary=:all:"]
     quiet = ["--quiet", "--disable-pip-version-check", "--retries=1", "--timeout=20"]
+    if not isolated:
+        command.append("--no-build-isolation")
     _run([*command, *quiet, "--dest", str(folder), pin], pin)
     (archive,) = folder.glob("*.tar.gz")
     return archive

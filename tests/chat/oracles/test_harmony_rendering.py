@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(1200)]
 
 
 def _extract(folder: Path) -> None:
-    archive = python_source(SOURCE, folder)
+    archive = python_source(SOURCE, folder, isolated=False)
     with tarfile.open(archive) as packed:
         (name,) = [name for name in packed.getnames() if name.endswith(f"/{TEMPLATE}")]
         member = packed.extractfile(name)
