@@ -129,7 +129,7 @@ def running(model: str, tokens: list[int], vocab_size: int) -> Iterator[Running]
             yield Running(port, psutil.Process(process.pid))
         finally:
             process.terminate()
-            process.wait(20)
+            process.communicate(timeout=20)
 
 
 def wait_ready(port: int) -> None:

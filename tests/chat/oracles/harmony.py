@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import importlib
 import json
 import os
 import sys
@@ -31,9 +32,8 @@ def harmony() -> tuple[Any, Any]:
     before = os.environ.get("TIKTOKEN_ENCODINGS_BASE")
     os.environ["TIKTOKEN_ENCODINGS_BASE"] = str(ranks)
     try:
-        import openai_harmony
-
-        return openai_harmony, openai_harmony.load_harmony_encoding("HarmonyGptOss")
+        package = importlib.import_module("openai_harmony")
+        return package, package.load_harmony_encoding("HarmonyGptOss")
     finally:
         sys.path.pop(0)
         if before is None:

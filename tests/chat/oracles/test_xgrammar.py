@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import json
 import os
 import random
+import re
 import sys
 import tarfile
 from collections import Counter
@@ -22,8 +24,6 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator, FormatChecker
-from jsonschema.exceptions import SchemaError
-from referencing.exceptions import Unresolvable
 
 from engine.chat.parsers.families import PLAIN
 from engine.chat.parsers.schemas import prepared
@@ -52,11 +52,10 @@ def xgrammar() -> Any:
     """The package. Skips the test where it cannot be had."""
     sys.path.insert(0, str(python_packages(*PACKAGES)))
     try:
-        import xgrammar
-        import xgrammar.testing
+        importlib.import_module("xgrammar.testing")
+        return importlib.import_module("xgrammar")
     finally:
         sys.path.pop(0)
-    return xgrammar
 
 
 @contextlib.contextmanager
@@ -134,8 +133,11 @@ def _whole(value: Any) -> Any:
 
 
 def judged(name: str, schema: Any, values: list[Any], verdicts: Counter[str]) -> None:
-    if any(f'"format": "{each}"' in text_of(schema) for each in NO_JUDGE):
+    text = text_of(schema)
+    if any(f'"format": "{each}"' in text for each in NO_JUDGE):
         return
+    if re.search(r'"\$(ref|dynamicRef|schema)": "(?!#|https://json-schema\.org)', text):
+        return  # it needs what lies elsewhere
     try:
         with silent():
             ours, theirs = Ours(schema), Theirs(schema)
@@ -147,10 +149,7 @@ def judged(name: str, schema: Any, values: list[Any], verdicts: Counter[str]) ->
     samples = [ours.sample(draw) for _ in range(2)]
     tried = [*samples, *(near(each, draw) for each in samples for _ in range(5)), *values]
     for value in filter(is_finite, tried):
-        try:
-            valid = is_valid(value, schema)
-        except (SchemaError, Unresolvable):
-            continue  # of something that lies elsewhere
+        valid = is_valid(value, schema)
         mine = ours.takes(value)
         with silent():
             agree = mine == theirs.takes(value)
