@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -52,3 +54,39 @@ def npm(*arguments: str) -> list[str]:
         *(program, *arguments),
         *("--fetch-retries=0", "--fetch-timeout=20000", "--loglevel=error"),
     ]
+
+
+@functools.cache
+def python_packages(*pins: str) -> Path:
+    """A folder to import these packages from, without what they depend on.
+
+    Skips the test where they cannot be had.
+    """
+    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--only-binary=:all:"]
+    quiet = ["--quiet", "--disable-pip-version-check", "--retries=1", "--timeout=20"]
+    return kept(
+        "-".join(pins).replace("==", "-"),
+        lambda folder: fetching([*command, *quiet, "--target", str(folder), *pins], pins[0]),
+    )
+
+
+def python_source(pin: str, folder: Path, *, isolated: bool = True) -> Path:
+    """The archive of a package's source, put into `folder`. Skips the test as above.
+
+    `isolated`: pip fetches what the package is built with, to ask for its name; without, it has to
+    be installed here.
+    """
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary=:all:"]
+    quiet = ["--quiet", "--disable-pip-version-check", "--retries=1", "--timeout=20"]
+    if not isolated:
+        command.append("--no-build-isolation")
+    fetching([*command, *quiet, "--dest", str(folder), pin], pin)
+    (archive,) = folder.glob("*.tar.gz")
+    return archive
+
+
+def npm_archive(package: str, folder: Path) -> Path:
+    """The archive of a package, put into `folder`. Skips the test where it cannot be had."""
+    fetching(npm("pack", package, "--pack-destination", str(folder)), package)
+    (archive,) = folder.glob("*.tgz")
+    return archive

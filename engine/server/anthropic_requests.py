@@ -47,7 +47,8 @@ class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     tool_choice: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "auto"})
     thinking: Thinking = Thinking()
     output_config: dict[str, Any] = {}
-    """Its format works; its effort where the template knows one."""
+    """Its format works; its effort where the template knows one; a budget for a whole task, of
+    which this is one request, is a hint."""
     output_format: dict[str, Any] = {}
     """An older place of the format."""
     mcp_servers: list[Any] = []
@@ -71,7 +72,7 @@ class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         if self.mcp_servers:
             raise InvalidRequest("mcp_servers is not supported.", param="mcp_servers")
         for key in self.output_config:
-            if key not in ("effort", "format"):
+            if key not in ("effort", "format", "task_budget"):
                 raise InvalidRequest(
                     f"output_config.{key} is not supported.", param=f"output_config.{key}"
                 )

@@ -93,6 +93,8 @@ async def _http(request: Request, error: Exception) -> Response:
         hint = "The base URL must end in /v1."
     elif path.startswith("/v1/v1/"):
         hint = "The base URL ends in /v1 and the client adds another: leave one out."
+    elif "//" in path or path.endswith("/"):
+        hint = "The path has a slash too many: the base URL should not end in one."
     return error_response(
         path, NotFound(f"There is nothing at {request.method} {path}.", hint=hint)
     )

@@ -211,11 +211,12 @@ def _shown(value: Any, path: str) -> str:
     return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 3]}..."
 
 
-_VERBATIM = frozenset({"arguments", "input"})
+_VERBATIM = frozenset({"arguments", "input", "parameters", "input_schema", "schema"})
+"""A call's arguments, and JSON schemas: in both null is a value like others."""
 
 
 def without_nulls(value: Any) -> Any:
-    """Nested objects without their null members, except inside a tool call's own arguments."""
+    """Nested objects without their null members, but for those that hold other people's JSON."""
     if isinstance(value, dict):
         return {
             key: item if key in _VERBATIM else without_nulls(item)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing
 from typing import Any
 
@@ -74,7 +75,7 @@ class Responses:
             wanted=body.wanted(),
             logprobs=body.logprobs,
         )
-        with explained(ready, service.link.options):
+        with _about_input(), explained(ready, service.link.options):
             generation = await prepared(service.prompts, request, text, ready, turn)
         events = generate(service.link, text.tokenizer, generation)
         answer = ResponseAnswer(body, text.name, tools, text.tokenizer)
@@ -103,7 +104,7 @@ class Responses:
         messages = conversation(body.instructions, [*before, *sent])
         service.check_model(body.model)
         text = await service.text()
-        with service.served():
+        with service.served(), _about_input():
             use = body.response_tools().use
             prompt = await rendered(
                 *(service.counts, request, text, messages, use),
@@ -202,6 +203,16 @@ async def _whole(events: AsyncIterator[GenerationEvent], answer: ResponseAnswer)
     async for _ in _parts(events, answer):
         pass
     return answer.response
+
+
+@contextlib.contextmanager
+def _about_input() -> Iterator[None]:
+    """Around what makes a prompt: what is wrong with the messages is wrong with the input here."""
+    try:
+        yield
+    except HeadraceError as error:
+        error.param = "input" if error.param == "messages" else error.param
+        raise
 
 
 def _event(content: JsonObject) -> bytes:

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import functools
 import json
-import sys
 import tarfile
 from pathlib import Path, PurePosixPath
 
 import pytest
 
-from tests.fetched import fetching, kept, npm
+from tests.fetched import kept, npm_archive, python_source
 
 _SDIST = "llama-cpp-python==0.3.36"
 _FOLDER = "vendor/llama.cpp/models/templates"
@@ -28,11 +27,8 @@ def llama_cpp_templates() -> dict[str, str]:
 
 
 def _from_sdist(place: Path) -> None:
-    command = [sys.executable, "-m", "pip", "download", "--dest", str(place)]
     # Of what its build needs, all that pip asks for is in the environment of the tests.
-    command += ["--no-deps", "--no-binary", ":all:", "--no-build-isolation"]
-    fetching([*command, "--retries", "0", "--timeout", "20", _SDIST], _SDIST)
-    (archive,) = place.glob("*.tar.gz")
+    archive = python_source(_SDIST, place, isolated=False)
     with tarfile.open(archive) as files:
         for member in files:
             path = PurePosixPath(member.name)
@@ -48,8 +44,7 @@ def npm_template(package: str) -> str:
     """The template in the package's tokenizer_config.json. Skips as above."""
 
     def fetch(place: Path) -> None:
-        fetching(npm("pack", "--pack-destination", str(place), package), package)
-        (archive,) = place.glob("*.tgz")
+        archive = npm_archive(package, place)
         with tarfile.open(archive) as files:
             content = files.extractfile("package/models/tokenizer_config.json")
             assert content is not None
