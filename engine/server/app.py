@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from engine.errors import HeadraceError
 from engine.server import anthropic, completions, control, models, openai, responses, tokens
 from engine.server.http import HUNG_UP, MethodNotAllowed, NotFound, error_response
+from engine.server.keys import KeyRing
 from engine.server.ownership import Ownership
 from engine.server.security import Security
 from engine.server.service import Service
@@ -31,9 +32,9 @@ def create_app(
     ownership: Ownership,
     end: Callable[[str], None],
     *,
-    api_key: str = "",
+    keys: KeyRing,
     allow_hosts: Sequence[str] = (),
-    allow_origins: Sequence[str] = (),
+    cors_origins: Sequence[str] = (),
     access_log: bool = True,
 ) -> ASGIApp:
     """`end(reason)` shuts the server down in order."""
@@ -63,10 +64,10 @@ def create_app(
     app.router.redirect_slashes = False
     secured = Security(
         app,
-        api_key=api_key,
+        keys=keys,
         control_token=ownership.token,
         allow_hosts=allow_hosts,
-        allow_origins=allow_origins,
+        cors_origins=cors_origins,
     )
     return AccessLog(secured) if access_log else secured
 

@@ -20,8 +20,9 @@ from engine.server.http import (
     NotAuthorised,
     json_response,
 )
+from engine.server.keys import same_secret
 from engine.server.ownership import Ownership
-from engine.server.security import bearer_token, same_secret
+from engine.server.security import bearer_token
 from engine.server.service import Service
 
 RESIDENCY_S = 10.0

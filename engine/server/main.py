@@ -18,10 +18,11 @@ import uvicorn
 from engine.chat.model_files import locate
 from engine.errors import ErrorRecord, told
 from engine.options import DEFAULT_PORT, EngineOptions
-from engine.server import listening
+from engine.server import exposure, listening
 from engine.server.accepting import Acceptor, connection_bound
 from engine.server.app import create_app
 from engine.server.connection import KEEP_ALIVE_S, Connection
+from engine.server.keys import KeyRing
 from engine.server.ownership import Ownership
 from engine.server.runtime_link import RecordedError, RuntimeLink
 from engine.server.runtime_process import COMMAND
@@ -43,7 +44,8 @@ class ServeOptions:
     owner_grace_s: float = 60.0
     step_timeout_s: float = 120.0
     allow_hosts: tuple[str, ...] = field(default=())
-    allow_origins: tuple[str, ...] = field(default=())
+    cors_origins: tuple[str, ...] = field(default=())
+    """Web pages that may use the server, as browsers write their origins; `*` is all."""
     access_log: bool = True
     """Whether every request leaves a line in the log: method, path, status, time."""
     tool_parser: str = ""
@@ -117,13 +119,15 @@ class _Run:
         self._service = service
         self._ownership = ownership
         self._ending = asyncio.Event()
+        self._addresses: list[str] = []
+        self._keys = KeyRing(options.api_key)
         app = create_app(
             service,
             ownership,
             self._end,
-            api_key=options.api_key,
+            keys=self._keys,
             allow_hosts=options.allow_hosts,
-            allow_origins=options.allow_origins,
+            cors_origins=options.cors_origins,
             access_log=options.access_log,
         )
         self._server = _Uvicorn(
@@ -145,8 +149,10 @@ class _Run:
         """Returns why the model was given up, where that is what ended the server."""
         service = self._service
         watches: list[asyncio.Task[Any]] = []
+        self._addresses = [str(sock.getsockname()[0]) for sock in sockets]
         with _signals(self._end):
             self._ownership.publish()
+            self._keys.on_change = self._keys_changed
             try:
                 serving = asyncio.create_task(self._server.serve(sockets))
                 service.start()
@@ -172,9 +178,17 @@ class _Run:
         options = self._options
         host = "127.0.0.1" if options.host == "localhost" else options.host
         print(f"Headrace listens on {listening.url(host, self._ownership.port)}", flush=True)
-        if not listening.is_loopback(options.host):
-            key = "" if options.api_key else " No API key is set: whoever reaches it can use it."
-            log.warning("this server is open to the network at %s.%s", options.host, key)
+        self._warn()
+
+    def _keys_changed(self) -> None:
+        wanted = "is wanted from now on" if self._keys.required else "is no longer wanted"
+        log.warning("an API key %s", wanted)
+        self._warn()
+
+    def _warn(self) -> None:
+        options, keys = self._options, self._keys.required
+        for sentence in exposure.warnings(self._addresses, options.cors_origins, keys=keys):
+            log.warning("%s", sentence)
 
     async def _watch_failure(self) -> None:
         """A model that is given up ends a server that nobody owns: its person sees the reason.
