@@ -75,6 +75,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="how the model writes reasoning and tool calls, where its template does not show it",
     )
     add(
+        "--record",
+        type=given,
+        metavar="FILE",
+        help="write a JSON line for every request to this file: body with prompts, tokens, times; "
+        "keys are not in it",
+    )
+    add(
         "--access-log",
         action=argparse.BooleanOptionalAction,
         help="log a line for every request, at level info; without this option, where the log is "
@@ -96,6 +103,7 @@ def run(options: argparse.Namespace) -> int:
             step_timeout_s=options.step_timeout,
             allow_hosts=tuple(options.allow_host),
             cors_origins=tuple(options.cors_origin),
+            record=Path(options.record).expanduser() if options.record else None,
             tool_parser=options.tool_parser,
             access_log=(
                 not sys.stderr.isatty() if options.access_log is None else options.access_log

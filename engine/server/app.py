@@ -17,6 +17,7 @@ from engine.server import anthropic, completions, control, models, openai, respo
 from engine.server.http import HUNG_UP, MethodNotAllowed, NotFound, error_response
 from engine.server.keys import KeyRing
 from engine.server.ownership import Ownership
+from engine.server.recording import Recorder
 from engine.server.security import Security
 from engine.server.service import Service
 
@@ -36,6 +37,7 @@ def create_app(
     allow_hosts: Sequence[str] = (),
     cors_origins: Sequence[str] = (),
     access_log: bool = True,
+    recorder: Recorder | None = None,
 ) -> ASGIApp:
     """`end(reason)` shuts the server down in order."""
     handlers: dict[type[Exception] | int, Callable[[Request, Exception], Awaitable[Response]]] = {
@@ -52,7 +54,7 @@ def create_app(
         *anthropic.routes(service),
     ]
     for route in serving:
-        route.app = Served(service, route.app)
+        route.app = Served(service, recorder.wrapped(route.app) if recorder else route.app)
     app = Starlette(
         routes=[
             *serving,

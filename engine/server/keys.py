@@ -41,6 +41,10 @@ class KeyRing:
         some did not want the server open to all."""
         return bool(self._api_key or self._stored or self._unreadable)
 
+    def secrets(self) -> list[str]:
+        """The keys that are known as they are, for whoever must not write them down."""
+        return [key for key in (self._api_key, self._local) if key]
+
     def refresh(self) -> None:
         """Look at the files; two of the system's cheapest calls where they are as before."""
         before = self.required

@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -24,6 +25,7 @@ from engine.server.app import create_app
 from engine.server.connection import KEEP_ALIVE_S, Connection
 from engine.server.keys import KeyRing
 from engine.server.ownership import Ownership
+from engine.server.recording import Recorder
 from engine.server.runtime_link import RecordedError, RuntimeLink
 from engine.server.runtime_process import COMMAND
 from engine.server.service import Service
@@ -48,6 +50,8 @@ class ServeOptions:
     """Web pages that may use the server, as browsers write their origins; `*` is all."""
     access_log: bool = True
     """Whether every request leaves a line in the log: method, path, status, time."""
+    record: Path | None = None
+    """File that gets a line for every request, with its body."""
     tool_parser: str = ""
     """Family of the model's reasoning and tool calls; "" means what its template shows."""
     runtime_command: tuple[str, ...] = COMMAND
@@ -62,7 +66,11 @@ def serve(options: ServeOptions) -> None:
     place = locate(options.engine.model)
     listening.allow_many_connections()
     sockets = listening.listen(options.host, options.port)
+    keys = KeyRing(options.api_key)
+    recorder = None
     try:
+        if options.record is not None:
+            recorder = Recorder(options.record, keys.secrets)
         # The runtime gets the path that was found, so that both see one model.
         engine = msgspec.structs.replace(options.engine, model=str(place.path))
         port = sockets[0].getsockname()[1]
@@ -76,8 +84,10 @@ def serve(options: ServeOptions) -> None:
             engine, step_timeout_s=options.step_timeout_s, command=options.runtime_command
         )
         service = Service(place, options.engine.model, link, options.tool_parser)
-        failure = asyncio.run(_Run(options, service, ownership).until_end(sockets))
+        failure = asyncio.run(_Run(options, service, ownership, keys, recorder).until_end(sockets))
     finally:
+        if recorder is not None:
+            recorder.close()
         for sock in sockets:
             sock.close()
     if failure is not None:
@@ -114,13 +124,20 @@ class _Uvicorn(uvicorn.Server):
 
 
 class _Run:
-    def __init__(self, options: ServeOptions, service: Service, ownership: Ownership) -> None:
+    def __init__(
+        self,
+        options: ServeOptions,
+        service: Service,
+        ownership: Ownership,
+        keys: KeyRing,
+        recorder: Recorder | None,
+    ) -> None:
         self._options = options
         self._service = service
         self._ownership = ownership
         self._ending = asyncio.Event()
         self._addresses: list[str] = []
-        self._keys = KeyRing(options.api_key)
+        self._keys = keys
         app = create_app(
             service,
             ownership,
@@ -129,6 +146,7 @@ class _Run:
             allow_hosts=options.allow_hosts,
             cors_origins=options.cors_origins,
             access_log=options.access_log,
+            recorder=recorder,
         )
         self._server = _Uvicorn(
             uvicorn.Config(
@@ -178,6 +196,11 @@ class _Run:
         options = self._options
         host = "127.0.0.1" if options.host == "localhost" else options.host
         print(f"Headrace listens on {listening.url(host, self._ownership.port)}", flush=True)
+        if options.record is not None:
+            log.warning(
+                "every request is recorded in %s, prompts and answers too; only you can read it",
+                options.record,
+            )
         self._warn()
 
     def _keys_changed(self) -> None:
