@@ -13,7 +13,16 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.errors import HeadraceError
-from engine.server import anthropic, completions, control, models, openai, responses, tokens
+from engine.server import (
+    anthropic,
+    completions,
+    control,
+    models,
+    openai,
+    openapi,
+    responses,
+    tokens,
+)
 from engine.server.http import HUNG_UP, MethodNotAllowed, NotFound, error_response
 from engine.server.keys import KeyRing
 from engine.server.ownership import Ownership
@@ -55,12 +64,13 @@ def create_app(
     ]
     for route in serving:
         route.app = Served(service, recorder.wrapped(route.app) if recorder else route.app)
+    offered = [
+        *serving,
+        *models.routes(service),
+        *control.routes(service, ownership, end),
+    ]
     app = Starlette(
-        routes=[
-            *serving,
-            *models.routes(service),
-            *control.routes(service, ownership, end),
-        ],
+        routes=[*offered, openapi.route(offered)],
         exception_handlers=handlers,
     )
     app.router.redirect_slashes = False

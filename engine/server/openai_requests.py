@@ -15,7 +15,7 @@ from engine.server.openai_tools import tool_use_of
 from engine.server.tool_use import ToolUse
 
 
-class Thinking(msgspec.Struct):
+class ThinkingSwitch(msgspec.Struct):
     type: Literal["enabled", "disabled", "auto"]
 
 
@@ -29,7 +29,7 @@ class ChatRequest(CommonFields, kw_only=True):
     reasoning_effort: str = ""
     """Works where the template knows it; `none` also where it cannot reason."""
     enable_thinking: bool | None = None
-    thinking: Thinking | None = None
+    thinking: ThinkingSwitch | None = None
     """Extensions: two spellings of one switch."""
     tools: list[dict[str, Any]] = msgspec.field(default_factory=list)
     tool_choice: str | dict[str, Any] = "auto"
