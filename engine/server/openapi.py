@@ -179,7 +179,8 @@ def _described(path: str, operation: Operation, schema_of: dict[Any, Any]) -> di
     error = schema_of[answers.AnthropicError if is_anthropic(path) else answers.Error]
     content = {} if operation.only_streams else _json(answer)
     if operation.streams or operation.only_streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        # OpenAPI 3.1 has no word for the schema of each event.
+        content["text/event-stream"] = {}
     done = {"description": operation.summary, "content": content}
     responses = {str(status): done for status in (operation.status, *operation.also)}
     responses["default"] = {"description": "Refused", "content": _json(error)}
