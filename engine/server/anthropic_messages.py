@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -15,7 +15,7 @@ Blocks = str | list[dict[str, Any]]
 
 
 class Turn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    role: str
+    role: Annotated[str, msgspec.Meta(extra_json_schema={"enum": ["user", "assistant", "system"]})]
     content: Blocks
 
     @property

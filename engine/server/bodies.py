@@ -14,6 +14,7 @@ from starlette.requests import Request
 
 from engine.chat.sampling import RANGES
 from engine.errors import InvalidRequest
+from engine.server.recording import current
 
 T = TypeVar("T")
 
@@ -36,6 +37,13 @@ class UnsupportedEncoding(InvalidRequest):
 
 async def read_body(request: Request) -> bytes:
     """The whole body, decompressed. Raises BodyTooLarge, UnsupportedEncoding, InvalidRequest."""
+    body = await _read_body(request)
+    if recording := current():
+        recording.body = body
+    return body
+
+
+async def _read_body(request: Request) -> bytes:
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > MAX_BODY_BYTES:
         raise _too_large()

@@ -18,7 +18,7 @@ from engine.server.openai_tools import tool_use_of
 from engine.server.tool_use import ToolUse
 
 
-class Thinking(msgspec.Struct):
+class ThinkingSwitch(msgspec.Struct):
     type: Literal["enabled", "disabled", "auto"]
     budget_tokens: int | None = None
 
@@ -33,7 +33,7 @@ class ChatRequest(CommonFields, kw_only=True):
     reasoning_effort: str = ""
     """Of EFFORTS, as far as the model's template knows it."""
     enable_thinking: bool | None = None
-    thinking: Thinking | None = None
+    thinking: ThinkingSwitch | None = None
     """Extensions: two spellings of one switch."""
     thinking_budget: int | None = None
     """Extension: tokens, told to the model as far as its template knows it."""

@@ -30,7 +30,7 @@ from engine.server.http import HUNG_UP, EventStream, json_response, unless_hung_
 from engine.server.output import Delta
 from engine.server.responses_answers import JsonObject, ResponseAnswer
 from engine.server.responses_input import Item, conversation
-from engine.server.responses_requests import CountRequest, ResponsesRequest
+from engine.server.responses_requests import InputTokensRequest, ResponsesRequest
 from engine.server.responses_store import ResponseStore
 from engine.server.service import Service
 from engine.server.turns import Turn, prepared, rendered
@@ -98,7 +98,9 @@ class Responses:
     async def count(self, request: Request) -> Response:
         """How many tokens a request's prompt has."""
         service = self._service
-        body = convert(parse_json(await read_body(request)), CountRequest, null_is_absent=_NESTED)
+        body = convert(
+            parse_json(await read_body(request)), InputTokensRequest, null_is_absent=_NESTED
+        )
         body.check()
         before, sent = self._items(body)
         messages = conversation(body.instructions, [*before, *sent])
@@ -140,7 +142,7 @@ class Responses:
             param="response_id",
         )
 
-    def _items(self, body: CountRequest) -> tuple[list[Item], list[Item]]:
+    def _items(self, body: InputTokensRequest) -> tuple[list[Item], list[Item]]:
         """The conversation that a request goes on from, and what it adds."""
         before: list[Item] = []
         if body.previous_response_id:
@@ -220,5 +222,5 @@ def _event(content: JsonObject) -> bytes:
     return b"event: " + name + b"\ndata: " + msgspec.json.encode(content) + b"\n\n"
 
 
-def _variables(body: CountRequest, text: TextModel) -> dict[str, Any]:
+def _variables(body: InputTokensRequest, text: TextModel) -> dict[str, Any]:
     return text.reasoning_variables(Wish(effort=body.reasoning.effort), "reasoning.effort")

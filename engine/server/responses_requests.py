@@ -34,7 +34,7 @@ class TextOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """A hint that no template knows."""
 
 
-class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class InputTokensRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Fields that make the prompt."""
 
     model: str
@@ -70,7 +70,7 @@ class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         return answer_format(self.text.format, param="text.format")
 
 
-class ResponsesRequest(CountRequest, kw_only=True):
+class ResponsesRequest(InputTokensRequest, kw_only=True):
     max_output_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None

@@ -36,12 +36,14 @@ HEIGHT = {
     # plain records that every layer shares
     "engine.models.spec": 3,
     "engine.messages": 2,
+    "engine.api_keys": 1,
     "engine.options": 1,
     "engine.child_process": 0,
     "engine.windows_job": 0,
     "engine.errors": 0,
     "engine.schemas": 0,
     "engine.paths": 0,
+    "engine.private_files": 0,
     "engine.processes": 0,
     "engine": 0,
 }
@@ -51,6 +53,8 @@ TORCH_FREE = (
     "engine.cli",
     "engine.server",
     "engine.chat",
+    "engine.api_keys",
+    "engine.private_files",
     "engine.messages",
     "engine.options",
     "engine.child_process",
