@@ -23,4 +23,4 @@ class DecoderLayer:
         written on the way."""
         mixed = self.mixer(self.mixer_norm(x), step)
         x, normed = self.feed_forward_norm.after_adding(x, mixed)
-        return x + self.feed_forward(normed)
+        return self.feed_forward(normed).add_(x)

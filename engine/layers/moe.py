@@ -40,7 +40,8 @@ class Moe:
         out = self.experts(self.layer, x, ids, weights)
         if self.shared is None:
             return out
+        # In place: both are this call's own, and new memory costs as much as the arithmetic.
         shared = self.shared(x)
         if self.shared_gate is not None:
-            shared = (shared * torch.sigmoid(self.shared_gate(x).to(torch.float32))).to(x.dtype)
-        return out + shared
+            shared.mul_(torch.sigmoid(self.shared_gate(x).to(torch.float32)))
+        return out.add_(shared)

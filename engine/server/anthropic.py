@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from engine.chat.text_model import TextModel
 from engine.errors import HeadraceError
 from engine.server.anthropic_answers import MessageAnswer, event
 from engine.server.anthropic_messages import conversation
@@ -76,7 +74,8 @@ class Anthropic:
             sampling=body.sampling(text.defaults),
             max_tokens=body.max_tokens,
             tools=body.tool_use(),
-            variables=_variables(body, text),
+            variables=text.reasoning_variables(body.wish()),
+            ending=body.ending,
             wanted=body.wanted(),
             stop_strings=body.stop_strings(),
         )
@@ -104,7 +103,7 @@ class Anthropic:
         text = await service.text()
         prompt = await rendered(
             *(service.counts, request, text, messages),
-            *(body.tool_use(), _variables(body, text), UNBOUNDED),
+            *(body.tool_use(), text.reasoning_variables(body.wish()), UNBOUNDED, body.ending),
         )
         return json_response({"input_tokens": len(prompt.tokens)})
 
@@ -134,9 +133,3 @@ class Anthropic:
                                     yield event(part)
                 except HeadraceError as error:
                     yield event(anthropic_error(error))
-
-
-def _variables(body: CountRequest, text: TextModel) -> dict[str, Any]:
-    """Effort is a hint here: clients send it to every model."""
-    on = body.thinking.type != "disabled"
-    return {**text.thinking_variables(on=on), **text.effort_hint(body.effort)}

@@ -14,6 +14,7 @@ from starlette.requests import Request
 
 from engine.chat.sampling import RANGES
 from engine.errors import InvalidRequest
+from engine.server.recording import current
 
 T = TypeVar("T")
 
@@ -36,6 +37,13 @@ class UnsupportedEncoding(InvalidRequest):
 
 async def read_body(request: Request) -> bytes:
     """The whole body, decompressed. Raises BodyTooLarge, UnsupportedEncoding, InvalidRequest."""
+    body = await _read_body(request)
+    if recording := current():
+        recording.body = body
+    return body
+
+
+async def _read_body(request: Request) -> bytes:
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > MAX_BODY_BYTES:
         raise _too_large()
@@ -211,11 +219,12 @@ def _shown(value: Any, path: str) -> str:
     return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 3]}..."
 
 
-_VERBATIM = frozenset({"arguments", "input"})
+_VERBATIM = frozenset({"arguments", "input", "parameters", "input_schema", "schema"})
+"""A call's arguments, and JSON schemas: in both null is a value like others."""
 
 
 def without_nulls(value: Any) -> Any:
-    """Nested objects without their null members, except inside a tool call's own arguments."""
+    """Nested objects without their null members, but for those that hold other people's JSON."""
     if isinstance(value, dict):
         return {
             key: item if key in _VERBATIM else without_nulls(item)

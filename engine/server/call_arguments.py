@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from engine.errors import InvalidRequest
+
 _CLOSERS = {"{": "}", "[": "]"}
 
 
@@ -13,11 +15,30 @@ def arguments_object(text: str) -> dict[str, Any]:
     """The object; of one that is cut off, as much as is whole; {} where there is none."""
     found = _decoded(text)
     if found is None:
-        cut, closers = _last_whole(text)
+        cut, closers, _ = _last_whole(text)
         found = _decoded(text + closers[0]) if closers[0] is not None else None
         if found is None and cut:
             found = _decoded(text[:cut] + (closers[1] or ""))
     return found or {}
+
+
+def replayed(text: str, where: str) -> dict[str, Any]:
+    """The arguments of a call in a history; of one that a model did not write to its end as much
+    as is whole, since clients send it back with what came of it. Raises InvalidRequest for others
+    that are no JSON object: they would stand in the prompt as if they were."""
+    if not text.strip() or text.strip() == "null":
+        return {}
+    found = _decoded(text)
+    if found is not None:
+        return found
+    if not _is_cut(text):
+        raise InvalidRequest(f"{where} is not a JSON object.", param=where)
+    return arguments_object(text)
+
+
+def _is_cut(text: str) -> bool:
+    """Whether this is the begin of an object, with at least that of a member."""
+    return text.lstrip()[:1] == "{" and '"' in text and _last_whole(text)[2]
 
 
 def _decoded(text: str) -> dict[str, Any] | None:
@@ -28,9 +49,9 @@ def _decoded(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _last_whole(text: str) -> tuple[int, tuple[str | None, str | None]]:
-    """Where the last member that is whole ends, and what closes the text: all of it, and up to
-    there."""
+def _last_whole(text: str) -> tuple[int, tuple[str | None, str | None], bool]:
+    """Where the last member that is whole ends; what closes the text, all of it, and up to there;
+    and whether it is open at its end."""
     stack: list[str] = []
     quoted = escaped = False
     cut, at_cut = 0, None
@@ -50,4 +71,4 @@ def _last_whole(text: str) -> tuple[int, tuple[str | None, str | None]]:
         elif char == ",":
             cut, at_cut = position, "".join(reversed(stack))
     whole = None if escaped else '"' * quoted + "".join(reversed(stack))
-    return cut, (whole, at_cut)
+    return cut, (whole, at_cut), bool(stack)

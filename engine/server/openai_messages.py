@@ -8,6 +8,7 @@ import msgspec
 
 from engine.chat.conversation import Message
 from engine.errors import InvalidRequest
+from engine.server.call_arguments import replayed
 from engine.server.nested import answering, refuse_unknown
 
 Content = str | list[dict[str, Any]]
@@ -16,9 +17,12 @@ Content = str | list[dict[str, Any]]
 class _Turn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, tag_field="role"):
     content: Content = ""
     name: str = ""
-    # Harmless: a caching hint of other servers, and what clients number messages with.
+    # Harmless: a caching hint of other servers, what clients number messages with, and what
+    # proxies of other services hang on answers and want back.
     cache_control: Any = None
     id: str = ""
+    provider_specific_fields: Any = None
+    extra_content: Any = None
 
 
 class SystemTurn(_Turn, tag="system", kw_only=True):
@@ -44,6 +48,8 @@ class ToolCall(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     type: str = "function"
     index: int = 0
     """Of a streamed call, replayed; they are in order."""
+    provider_specific_fields: Any = None
+    extra_content: Any = None
 
 
 class AssistantTurn(_Turn, tag="assistant", kw_only=True):
@@ -55,6 +61,7 @@ class AssistantTurn(_Turn, tag="assistant", kw_only=True):
     # Replayed parts of an answer that carry no text of their own.
     annotations: list[Any] = []
     reasoning_details: list[Any] = []
+    thinking_blocks: list[Any] = []
     audio: Any = None
 
 
@@ -101,18 +108,9 @@ def _message(turn: ChatMessage, where: str) -> Message:
 
 
 def _tool_call(call: ToolCall, where: str) -> dict[str, Any]:
-    arguments: Any = call.function.arguments
+    arguments = call.function.arguments
     if isinstance(arguments, str):
-        try:
-            # Strictly: what is no JSON, such as NaN, would stand in the prompt as if it were.
-            arguments = msgspec.json.decode(arguments or "{}")
-            arguments = {} if arguments is None else arguments
-        except (msgspec.DecodeError, RecursionError):
-            arguments = None
-    if not isinstance(arguments, dict):
-        raise InvalidRequest(
-            f"{where}.function.arguments is not a JSON object.", param=f"{where}.function.arguments"
-        )
+        arguments = replayed(arguments, f"{where}.function.arguments")
     return {
         "id": call.id,
         "type": "function",

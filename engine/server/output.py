@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from engine.chat.detokenizer import Detokenizer
 from engine.chat.parsers.events import (
+    CallArguments,
     CallClosed,
     CallOpened,
     OutputEvent,
@@ -47,7 +48,8 @@ class Delta:
 
 
 class Output:
-    """One answer as it grows. Stop strings are looked for in its text, not in reasoning or calls,
+    """One answer as it grows. Where it is held to calls it ends with one that repeats another.
+    Stop strings are looked for in its text, not in reasoning or calls,
     and not across a call: there the text that a client sees is interrupted."""
 
     def __init__(
@@ -75,6 +77,9 @@ class Output:
         self._unread = 0
         """Tokens since the parser last said anything."""
         self._calls = self._complete = 0
+        self._call = ""
+        """Name and arguments of the newest call, and in `_made_calls` those of all before it."""
+        self._made_calls: set[str] = set()
         self.sampled = 0
         self.reasoning_tokens = 0
         self.stop_string: str | None = None
@@ -143,12 +148,22 @@ class Output:
             shown.append(event)
             if isinstance(event, CallOpened):
                 self._calls += 1
+                self._call = event.name
+            elif isinstance(event, CallArguments):
+                self._call += event.text
             elif isinstance(event, CallClosed):
                 self._complete += event.complete
-                if self._one_call:
+                if self._one_call or self._repeats():
                     self._over = True
                     break
         return self._reveal(shown)
+
+    def _repeats(self) -> bool:
+        """Whether calls that must be made have begun again: small models go on so for ever."""
+        call = "".join(self._call.split())
+        repeated = self._only_calls and call in self._made_calls
+        self._made_calls.add(call)
+        return repeated
 
     def _margin(self, text: str) -> str:
         """The text, with white space before it; white space after reasoning or a call that no

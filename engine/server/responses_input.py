@@ -115,8 +115,8 @@ def _text(item: Item, field: str, where: str) -> str:
 
 
 def _content(content: Any, where: str) -> str:
-    if isinstance(content, str):
-        return content
+    if isinstance(content, str | None):
+        return content or ""
     if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
         raise InvalidRequest(f"{where} is neither text nor a list of parts.", param=where)
     return plain_text(content, where)

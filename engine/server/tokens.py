@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from engine.chat.detokenizer import Detokenizer
+from engine.chat.templates import Ending
 from engine.errors import InvalidRequest
 from engine.server.bodies import convert, parse_json, read_body
 from engine.server.completions_requests import in_vocabulary
@@ -33,11 +34,19 @@ class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     messages: list[ChatMessage] = []
     tools: list[dict[str, Any]] = []
     chat_template_kwargs: dict[str, Any] = {}
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
     add_special_tokens: bool | None = None
     add_special: bool | None = None
     """Two spellings of one switch."""
     return_token_strs: bool = False
     with_pieces: bool = False
+
+    @property
+    def ending(self) -> Ending:
+        if self.continue_final_message:
+            return "continued"
+        return "answer" if self.add_generation_prompt else "bare"
 
 
 class DetokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -74,7 +83,7 @@ class Tokens:
                 messages = conversation(body.messages)
                 prompt = await rendered(
                     *(self._service.counts, request, text, messages, tools),
-                    *(body.chat_template_kwargs, UNBOUNDED),
+                    *(body.chat_template_kwargs, UNBOUNDED, body.ending),
                 )
                 tokens = prompt.tokens
             else:

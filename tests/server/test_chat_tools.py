@@ -307,3 +307,21 @@ def test_nulls_inside_tools_are_absent(hermes: Speaker) -> None:
     bare = {"name": "ping", "description": None, "parameters": None, "strict": None}
     whole, _ = both(hermes, tools=[{"type": "function", "function": bare}])
     assert whole.choices[0].finish_reason == "tool_calls"
+
+
+def test_a_named_function_is_called_once(hermes: Speaker) -> None:
+    hermes.says(f"{call('ping')}\n{call('ping', again=1)}")
+    named = {"type": "function", "function": {"name": "ping"}}
+    whole, _ = both(hermes, tool_choice=named)
+    assert len(whole.choices[0].message.tool_calls) == 1
+    assert whole.choices[0].finish_reason == "tool_calls"
+
+
+def test_calls_that_must_be_made_end_where_they_repeat(hermes: Speaker) -> None:
+    """Small models go on like that for ever."""
+    oslo, lima = call("weather", city="Oslo"), call("weather", city="Lima")
+    hermes.says("\n".join([oslo, lima, oslo.replace(": {", ":  {"), oslo, lima]))
+    for fields, made in (({"tool_choice": "required"}, 3), ({}, 5)):
+        whole, _ = both(hermes, **fields)
+        assert len(whole.choices[0].message.tool_calls) == made
+        assert whole.choices[0].finish_reason == "tool_calls"

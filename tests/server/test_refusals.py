@@ -20,6 +20,10 @@ PART, PART_AT = {"type": "text", "text": "hi"}, "messages[0].content[0]"
 TOLD = {"role": "tool", "tool_call_id": "1", "content": "seven"}
 THINKING = "chat_template_kwargs.enable_thinking"
 
+BEGUN = [USER, {"role": "assistant", "content": "The"}]
+GENERATED, CONTINUE = {"add_generation_prompt": True}, "continue_final_message"
+MUST_CALL = {"tools": [TOOL], "tool_choice": "required"}
+
 
 def calling(**fields: Any) -> dict[str, Any]:
     """An assistant's turn that calls a tool."""
@@ -49,7 +53,11 @@ def calling(**fields: Any) -> dict[str, Any]:
         ),
         ({"messages": [calling(), {**TOLD, "tool_call_id": "other"}]}, "messages"),
         ({"messages": [TOLD, USER]}, "messages"),
-        ({"messages": [USER, {"role": "assistant", "content": "The"}]}, "messages[1].role"),
+        ({"messages": BEGUN, "continue_final_message": True, **GENERATED}, CONTINUE),
+        ({"continue_final_message": True}, CONTINUE),
+        ({"messages": [USER, calling()], "continue_final_message": True}, CONTINUE),
+        ({"messages": BEGUN, "continue_final_message": True, "regex": "a"}, CONTINUE),
+        ({"messages": BEGUN, "continue_final_message": True, **MUST_CALL}, CONTINUE),
         ({"response_format": {"type": "text", "schema": {}}}, "response_format.schema"),
         ({"chat_template_kwargs": {"made_up": 1}}, "chat_template_kwargs.made_up"),
         ({"chat_template_kwargs": {"enable_thinking": True}}, THINKING),
@@ -74,7 +82,8 @@ def calling(**fields: Any) -> dict[str, Any]:
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"response_format": {"type": "poem"}}, "response_format"),
         ({"modalities": ["audio"]}, "modalities"),
-        ({"reasoning_effort": "high"}, "reasoning_effort"),
+        ({"reasoning_effort": "enormous"}, "reasoning_effort"),
+        ({"thinking_budget": -1}, "thinking_budget"),
         ({"store": True}, "store"),
         ({"made_up": 1}, "made_up"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
@@ -97,6 +106,10 @@ def test_what_cannot_change_an_answer_is_taken(server: Server) -> None:
         {"stream": True, "stream_options": {"include_usage": None}},
         {"response_format": {"type": "text", "schema": None}},
         {"chat_template_kwargs": {"enable_thinking": False}},
+        {"reasoning_effort": "high"},
+        {"reasoning_effort": "none", "thinking_budget": 4096},
+        {"messages": BEGUN},
+        {"messages": BEGUN, "add_generation_prompt": False},
     ):
         answer = server.chat(**fields)
         assert answer.status_code == 200, answer.text

@@ -246,6 +246,7 @@ def test_tokens_are_counted_as_they_are_used(hermes: Speaker) -> None:
     ("fields", "param"),
     [
         ({"input": []}, "input"),
+        ({"input": "word " * 300_000}, "input"),
         ({"input": [{"type": "poem"}]}, "input[0]"),
         ({"input": [{"role": "oracle", "content": "x"}]}, "input[0].role"),
         (
