@@ -17,6 +17,7 @@ class DecoderLayer:
     mixer: Callable[[Tensor, Step], Tensor]
     feed_forward_norm: RmsNorm
     feed_forward: Callable[[Tensor], Tensor]
+    """Its result is written to."""
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         """x [N, hidden] of all sequences of the step: [N, hidden]. Its keys, values and states are

@@ -16,7 +16,8 @@ class ExpertsForward(Protocol):
     """The routed experts of all layers, wherever their weights are."""
 
     def __call__(self, layer: int, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-        """x [T, hidden], ids int64 [T, k], weights float32 [T, k]: the weighted sum [T, hidden]."""
+        """x [T, hidden], ids int64 [T, k], weights float32 [T, k]: the weighted sum [T, hidden],
+        which is the caller's to write to."""
         ...
 
 

@@ -17,6 +17,7 @@ from engine.kernels.native import decoded
 from engine.native.library import FORMATS, Library
 from tests.experts import checkpoint_experts
 from tests.experts.checkpoint_experts import store
+from tests.native.tiles import has_tiles
 from tests.properties import examples
 
 pytestmark = pytest.mark.usefixtures("tier")
@@ -116,7 +117,7 @@ def test_a_row_depends_on_neither_company_nor_threads_nor_place(
     x = torch.randn(70, weight.shape[1]).to(dtype)
     alone = torch.cat([linear(row.unsqueeze(0), weight, None) for row in x])
     prompt = linear(x, weight, None)
-    assert tier == "amx" or torch.equal(prompt, alone)
+    assert has_tiles(tier, storage, dtype) or torch.equal(prompt, alone)
     for tokens in (2, 3, 5, 8, 16, 17, 18, 23, 70):
         for threads in (1, 2):
             torch.set_num_threads(threads)
@@ -135,8 +136,8 @@ def test_what_is_no_number_stays_in_its_row(
     storage: str, dtype: torch.dtype, tokens: int, tier: str
 ) -> None:
     """Where weights are the sum of two numbers (tiles), infinity may become NaN."""
-    exact = ("float32", "bfloat16", "fp8_block", "nvfp4", "mxfp4")
-    in_two = tier == "amx" and tokens > 16 and storage not in exact
+    in_one = storage in ("bfloat16", "nvfp4", "mxfp4")
+    in_two = tokens > 16 and has_tiles(tier, storage, dtype) and not in_one
     weight = random_weight(storage, 20, 200)
     x = torch.randn(tokens, weight.shape[1]).to(dtype)
     clean = linear(x, weight, None)

@@ -129,15 +129,15 @@ def test_what_is_no_number_stays_in_its_row(storage: str, tokens: int, native: L
 def test_an_expert_s_rows_depend_on_how_many_tokens_it_has_at_most(
     storage: str, native: Library, tier: str
 ) -> None:
-    """Of 100 tokens expert 0 has all, 1 has 40, 2 has 17, 3 has 16 and 4 has one."""
+    """Of 265 tokens expert 0 has all, 1 has 40, 2 has 17, 3 has 16 and 4 has one."""
     experts = random_experts(storage, experts=5, hidden=160, inner=96)
     bank, spec = stored(experts)
-    x = torch.randn(100, 160).to(torch.bfloat16)
-    ids = torch.full((100, 2), -1)
+    x = torch.randn(265, 160).to(torch.bfloat16)
+    ids = torch.full((265, 2), -1)
     ids[:, 0] = 0
     for expert, first, count in ((1, 0, 40), (2, 40, 17), (3, 57, 16), (4, 73, 1)):
         ids[first : first + count, 1] = expert
-    rows = torch.zeros(100, 2, 160)
+    rows = torch.zeros(265, 2, 160)
     moe_expert_rows(bank, spec, x, ids, rows)
     expected = rows_in_float64(experts, x, ids)
     assert float((rows.double() - expected).norm() / expected.norm()) < 2e-6
@@ -149,12 +149,12 @@ def test_an_expert_s_rows_depend_on_how_many_tokens_it_has_at_most(
     same = ids[some] < 2
     assert torch.equal(half[same], rows[some][same])
     # In groups, as where a layer has more experts than slots: all as before.
-    apart = torch.zeros(100, 2, 160)
+    apart = torch.zeros(265, 2, 160)
     for expert in range(5):
         moe_expert_rows(bank, spec, x, torch.where(ids == expert, ids, -1), apart)
     assert torch.equal(apart, rows)
     if tier == "amx":
         native.set_tier("avx512")
-        below = torch.zeros(100, 2, 160)
+        below = torch.zeros(265, 2, 160)
         moe_expert_rows(bank, spec, x, ids, below)
         assert torch.equal(below[ids > 2], rows[ids > 2])

@@ -44,7 +44,7 @@ Arrangement::Arrangement(const Tier &tier, Format format, int64_t all_columns, i
     : kernel(kernel_for(tier, format, x_type)),
       columns(all_columns),
       padded(round_up(all_columns, kernel->chunk)),
-      // With parts an odd number of lines, so that a tile's rows lie in different sets of a cache.
+      // In a form of its own an odd number of lines, so that rows lie in different sets of a cache.
       size(kernel->split == nullptr ? padded : (padded * column_bytes() / 64 | 1) * 16) {}
 
 void Arrangement::put(const float *values, int64_t first, int64_t count, float *row) const {
@@ -56,8 +56,8 @@ void Arrangement::put(const float *values, int64_t first, int64_t count, float *
 }
 
 void Arrangement::pad(float *row) const {
-  constexpr float zeros[256] = {};
-  put(zeros, columns, padded - columns, row);
+  static constexpr float zeros[256] = {};
+  if (padded != columns) put(zeros, columns, padded - columns, row);
 }
 
 void Arrangement::arrange(const void *x, int32_t x_type, int64_t first, int64_t last,

@@ -16,7 +16,7 @@ using Product = void (*)(const Matrix &, int64_t first, int64_t count, const flo
                          int64_t tokens, float *const *out, void *scratch);
 using Decode = void (*)(const Matrix &, int64_t row, float *out);
 
-// Up to here tokens are decoded, beyond they are a prompt.
+// With more tokens a product is a prompt's: tiles may compute it.
 constexpr int64_t FEW_TOKENS = 16;
 
 // What activations are: float32, bfloat16 that was widened, or float32 between two products of which

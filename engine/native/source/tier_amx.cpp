@@ -1,9 +1,8 @@
-// The avx512 tier, and for prompts tiles of bfloat16: products of more than FEW_TOKENS tokens whose
-// activations are bfloat16, or float32 between two such products.
+// The avx512 tier, and for prompts tiles of bfloat16: products of more than FEW_TOKENS tokens.
 //
 // A number is the sum of bfloat16 parts: a bfloat16 activation is one, a float32 one three. Weights
-// are one where they are exact in it, scale included, or else two, which hold them to 2^-17. So
-// products are exact, and sums are float32.
+// are one where they are exact in it, scale included, or else two, which hold them to 2^-17; such
+// have tiles only where activations came as bfloat16. Sums are float32.
 //
 // The order of summation: a chunk's columns lie as in the avx512 tier and are added 32 at a time, in
 // the order of the instruction; of these, the weights' first part before their second, and for each
