@@ -175,7 +175,7 @@ def streamed(server: Server, path: str, body: dict[str, Any]) -> Iterator[Any]:
 
 
 PROTOCOLS: tuple[Callable[[Server, Asking], list[Call]], ...] = (chat, responses, messages)
-KINDS = list(itertools.product(PROTOCOLS, *[(False, True)] * 3))
+KINDS = list(itertools.product(PROTOCOLS, (False, True), (False, True), (False, True)))
 """Every protocol with every way to ask; a prompt's number runs through them and the tools."""
 FULL = pytest.param(FULL_PROMPTS, marks=[pytest.mark.full, pytest.mark.timeout(1800)])
 
@@ -183,8 +183,8 @@ FULL = pytest.param(FULL_PROMPTS, marks=[pytest.mark.full, pytest.mark.timeout(1
 @pytest.mark.parametrize("prompts", [PROMPTS, FULL])
 def test_every_call_is_whole_and_valid(demo: Server, prompts: int, record_property: Any) -> None:
     def calls(number: int) -> tuple[Any, Asking, list[Call]]:
-        protocol, *kind = KINDS[number % len(KINDS)]
-        asking = Asking(number, *kind)
+        protocol, stream, strict, several = KINDS[number % len(KINDS)]
+        asking = Asking(number, stream, strict, several)
         return protocol, asking, protocol(demo, asking)
 
     demo.http.timeout = 600
