@@ -59,7 +59,7 @@ def _one_of(spellings: Iterable[str]) -> str:
 
 
 def shield_for(messages: list[dict[str, Any]], control_tokens: re.Pattern[str]) -> str:
-    """A character that is in none of the texts; "" where no text has a control token.
+    """A character that is in none of the texts and names; "" where none has a control token.
 
     `control_tokens`: as `starts` makes it. Raises InvalidRequest where every shield is used.
     """
@@ -79,7 +79,8 @@ def _texts(value: Any) -> Iterable[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        for item in value.values():
+        for key, item in value.items():
+            yield key
             yield from _texts(item)
     elif isinstance(value, list):
         for item in value:
@@ -87,11 +88,14 @@ def _texts(value: Any) -> Iterable[str]:
 
 
 def shielded(value: Any, control_tokens: re.Pattern[str], shield: str) -> Any:
-    """The same, with every control token in its texts broken by the shield."""
+    """The same, with every control token in its texts and names broken by the shield."""
     if isinstance(value, str):
         return control_tokens.sub(rf"\1{shield}", value)
     if isinstance(value, dict):
-        return {key: shielded(item, control_tokens, shield) for key, item in value.items()}
+        return {
+            shielded(key, control_tokens, shield): shielded(item, control_tokens, shield)
+            for key, item in value.items()
+        }
     if isinstance(value, list):
         return [shielded(item, control_tokens, shield) for item in value]
     return value

@@ -9,6 +9,7 @@ import msgspec
 
 from engine.chat.conversation import Message
 from engine.errors import InvalidRequest
+from engine.server.call_arguments import object_of
 from engine.server.nested import answering, refuse_unknown
 
 Blocks = str | list[dict[str, Any]]
@@ -123,9 +124,7 @@ def _assistant(turn: Turn, where: str) -> Message:
 
 
 def _tool_use(block: dict[str, Any], where: str) -> dict[str, Any]:
-    arguments = block.get("input", {})
-    if not isinstance(arguments, dict):
-        raise InvalidRequest(f"{where}.input is not an object.", param=f"{where}.input")
+    arguments = object_of(block.get("input"))
     return {
         "id": _field(block, "id", where),
         "type": "function",

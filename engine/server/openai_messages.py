@@ -8,7 +8,7 @@ import msgspec
 
 from engine.chat.conversation import Message
 from engine.errors import InvalidRequest
-from engine.server.call_arguments import replayed
+from engine.server.call_arguments import object_of
 from engine.server.nested import answering, refuse_unknown
 
 Content = str | list[dict[str, Any]]
@@ -101,20 +101,16 @@ def _message(turn: ChatMessage, where: str) -> Message:
         if turn.function_call is not None:
             calls.append(ToolCall(function=turn.function_call))
         if calls:
-            message["tool_calls"] = [
-                _tool_call(call, f"{where}.tool_calls[{index}]") for index, call in enumerate(calls)
-            ]
+            message["tool_calls"] = [_tool_call(call) for call in calls]
     return message
 
 
-def _tool_call(call: ToolCall, where: str) -> dict[str, Any]:
-    arguments = call.function.arguments
-    if isinstance(arguments, str):
-        arguments = replayed(arguments, f"{where}.function.arguments")
+def _tool_call(call: ToolCall) -> dict[str, Any]:
+    function = call.function
     return {
         "id": call.id,
         "type": "function",
-        "function": {"name": call.function.name, "arguments": arguments},
+        "function": {"name": function.name, "arguments": object_of(function.arguments)},
     }
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from engine.chat.detokenizer import Detokenizer
 from engine.chat.parsers.events import (
     CallArguments,
@@ -17,6 +19,7 @@ from engine.chat.parsers.events import (
 )
 from engine.chat.stops import StopStrings
 from engine.messages import Sampled, TokenLogprob
+from engine.server.call_arguments import arguments_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +80,9 @@ class Output:
         self._unread = 0
         """Tokens since the parser last said anything."""
         self._calls = self._complete = 0
-        self._call = ""
-        """Name and arguments of the newest call, and in `_made_calls` those of all before it."""
-        self._made_calls: set[str] = set()
+        self._call: list[str] = []
+        """Where calls must be made: the newest one's name and the parts of its arguments."""
+        self._made_calls: set[tuple[str, bytes]] = set()
         self.sampled = 0
         self.reasoning_tokens = 0
         self.stop_string: str | None = None
@@ -148,20 +151,22 @@ class Output:
             shown.append(event)
             if isinstance(event, CallOpened):
                 self._calls += 1
-                self._call = event.name
-            elif isinstance(event, CallArguments):
-                self._call += event.text
+                self._call = [event.name]
+            elif isinstance(event, CallArguments) and self._only_calls:
+                self._call.append(event.text)
             elif isinstance(event, CallClosed):
                 self._complete += event.complete
-                if self._one_call or self._repeats():
+                if self._one_call or (self._only_calls and self._repeats()):
                     self._over = True
                     break
         return self._reveal(shown)
 
     def _repeats(self) -> bool:
         """Whether calls that must be made have begun again: small models go on so for ever."""
-        call = "".join(self._call.split())
-        repeated = self._only_calls and call in self._made_calls
+        name, *parts = self._call
+        arguments = arguments_object("".join(parts))
+        call = name, msgspec.json.encode(arguments, order="deterministic")
+        repeated = call in self._made_calls
         self._made_calls.add(call)
         return repeated
 

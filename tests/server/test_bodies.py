@@ -126,14 +126,6 @@ def test_a_value_of_another_kind(
     assert all(word in message for word in words), message
 
 
-@pytest.mark.parametrize("inner", [r'{"a": "\ud800"}', '{"a": NaN}', "[1]", "{", "[" * 5000])
-def test_arguments_of_a_call_that_are_no_json(server: Server, inner: str) -> None:
-    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": inner}}
-    turn = {"role": "assistant", "content": "", "tool_calls": [call]}
-    message, param = refusal(server, CHAT, {"messages": [turn, USER]}, "")
-    assert param == "messages[0].tool_calls[0].function.arguments" and param in message
-
-
 @pytest.mark.parametrize(
     ("body", "words"),
     [

@@ -325,3 +325,13 @@ def test_calls_that_must_be_made_end_where_they_repeat(hermes: Speaker) -> None:
         whole, _ = both(hermes, **fields)
         assert len(whole.choices[0].message.tool_calls) == made
         assert whole.choices[0].finish_reason == "tool_calls"
+
+
+def test_calls_that_differ_in_white_space_of_a_text_do_not_repeat(hermes: Speaker) -> None:
+    texts = ["foo bar", "foobar", "foo  bar", "foo\nbar"]
+    calls = [call("weather", city=text, days=1) for text in texts]
+    again = call("weather", days=1, city=texts[1])
+    hermes.says("\n".join([*calls, again, calls[0]]))
+    whole, _ = both(hermes, tool_choice="required")
+    made = [json.loads(each.function.arguments) for each in whole.choices[0].message.tool_calls]
+    assert [each["city"] for each in made] == [*texts, texts[1]]

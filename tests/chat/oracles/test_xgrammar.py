@@ -26,7 +26,6 @@ import pytest
 from jsonschema import Draft202012Validator, FormatChecker
 
 from engine.chat.parsers.families import PLAIN
-from engine.chat.parsers.schemas import prepared
 from engine.chat.structured import AnswerFormat, structured_answer
 from engine.errors import InvalidRequest
 from tests.chat import random_schemas
@@ -117,11 +116,79 @@ def is_valid(value: Any, schema: Any) -> bool:
 
 def ours_is_narrower(schema: Any, value: Any, ours: Ours) -> bool:
     """Whether a valid value is refused for a reason: objects that list their properties have no
-    others, and integers are bounded (`prepared`); members come in the order of the schema; whole
-    numbers are written without a fraction where integers are wanted."""
-    if not is_valid(value, prepared(schema, "x")):
+    others; integers are bounded; members come in the order of the schema; whole numbers are
+    written without a fraction where integers are wanted."""
+    if not is_valid(value, narrowed(schema)):
         return True
     return any(ours.takes(each) for each in orders(_whole(value)))
+
+
+OTHERS = {"$ref", "allOf", "anyOf", "oneOf", "patternProperties", "additionalProperties"}
+"""Keywords that say what else an object may have."""
+BOUNDS = {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"}
+WORDS = {"title", "description", "default", "examples", "format"}
+
+
+def narrowed(schema: Any) -> Any:
+    """The schema by two rules of ours: an object that lists all properties it asks for has no
+    others, and an integer is within 10^18, unless its own bounds lie wholly outside. Neither holds
+    in a schema where an `allOf` joins several."""
+    return schema if _joins(schema) else _narrowed(schema)
+
+
+def _joins(schema: Any) -> bool:
+    if isinstance(schema, list):
+        return any(map(_joins, schema))
+    if not isinstance(schema, dict):
+        return False
+    parts = schema.get("allOf")
+    return (isinstance(parts, list) and len(parts) > 1) or _joins(list(schema.values()))
+
+
+def _narrowed(schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    made = dict(schema)
+    for key, inner in schema.items():
+        if key in ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"):
+            made[key] = {name: _narrowed(each) for name, each in inner.items()}
+        elif key in ("allOf", "anyOf", "oneOf", "prefixItems"):
+            made[key] = [_narrowed(each) for each in inner]
+        elif key in ("items", "additionalProperties"):
+            made[key] = _narrowed(inner)
+    listed, asked = schema.get("properties"), schema.get("required", [])
+    if listed is not None and not OTHERS & schema.keys() and set(asked) <= listed.keys():
+        made["additionalProperties"] = False
+    kinds = schema.get("type")
+    listed = kinds if isinstance(kinds, list) else [kinds]
+    if (
+        "integer" in listed
+        and "number" not in listed
+        and schema.keys() <= {"type"} | BOUNDS | WORDS
+    ):
+        within = {"minimum": -(10**18), "maximum": 10**18}
+        low = max(schema.get("minimum", 0), schema.get("exclusiveMinimum", 0))
+        high = min(schema.get("maximum", 0), schema.get("exclusiveMaximum", 0))
+        if low <= 10**18 and high >= -(10**18):
+            made = {"allOf": [made, within]}
+    return made
+
+
+def test_our_rules_make_schemas_narrower() -> None:
+    listing = {"type": "object", "properties": {"a": {"type": ["integer", "null"]}}}
+    assert is_valid({"a": None}, narrowed(listing)) and is_valid({"a": 10**18}, narrowed(listing))
+    for refused in ({"a": 10**18 + 1}, {"b": 1}, {"a": 1, "b": 1}):
+        assert is_valid(refused, listing) and not is_valid(refused, narrowed(listing))
+    asking = {**listing, "required": ["b"]}
+    assert is_valid({"b": 1}, narrowed(asking))
+    for schema, value in (
+        ({**listing, "additionalProperties": True}, {"b": 1}),
+        ({"allOf": [listing, {"properties": {"b": {}}}]}, {"b": 1}),
+        ({"type": "integer", "minimum": 10**19}, 10**20),
+        ({"type": "integer", "multipleOf": 2}, 10**20),
+        ({"type": "number"}, 10**20),
+    ):
+        assert is_valid(value, narrowed(schema)), schema
 
 
 def _whole(value: Any) -> Any:
