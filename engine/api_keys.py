@@ -26,6 +26,8 @@ from engine.private_files import locked, write_private
 
 PREFIX = "hr-"
 """By which people, and programs that look for secrets in files, know a key of Headrace."""
+SHAPE = re.compile(PREFIX + r"[A-Za-z0-9_-]{43}")
+"""Every key that is made here, wherever it stands in a text."""
 NAME_RULE = "a name has 1 to 64 letters, digits, dots, dashes and underscores"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _LEAST_CHARS = 40

@@ -13,6 +13,7 @@ from engine.chat.conversation import Message
 from engine.errors import InvalidRequest
 from engine.server.call_arguments import arguments_object
 from engine.server.openai_messages import plain_text
+from engine.server.recording import note_unseen
 from engine.server.responses_tools import full_name
 
 Item = dict[str, Any]
@@ -146,6 +147,7 @@ def _reasoning(item: Item) -> str:
         return parts
     sealed_text = item.get("encrypted_content")
     if not parts and isinstance(sealed_text, str) and sealed_text.startswith(_SEALED):
+        note_unseen()
         try:
             return base64.b64decode(sealed_text.removeprefix(_SEALED), validate=True).decode()
         except (binascii.Error, UnicodeDecodeError):
