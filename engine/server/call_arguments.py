@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from engine.errors import InvalidRequest
+from engine.server.bodies import MAX_LEVELS, too_deep
 
 _CLOSERS = {"{": "}", "[": "]"}
 
@@ -25,18 +26,25 @@ def arguments_object(text: str) -> dict[str, Any]:
 def replayed(text: str, where: str) -> dict[str, Any]:
     """The arguments of a call in a history; of one that a model did not write to its end as much
     as is whole, since clients send it back with what came of it. Raises InvalidRequest for others
-    that are no JSON object: they would stand in the prompt as if they were."""
+    that are no JSON object, or one nested too deeply: they would stand in the prompt as if they
+    were."""
     if not text.strip() or text.strip() == "null":
         return {}
     found = _decoded(text)
     if found is not None:
         return found
-    if not _is_cut(text):
-        raise InvalidRequest(f"{where} is not a JSON object.", param=where)
+    if not is_cut(text):
+        raise no_arguments(where)
     return arguments_object(text)
 
 
-def _is_cut(text: str) -> bool:
+def no_arguments(where: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{where} is not the text of a JSON object of at most {MAX_LEVELS} levels.", param=where
+    )
+
+
+def is_cut(text: str) -> bool:
     """Whether this is the begin of an object, with at least that of a member."""
     return text.lstrip()[:1] == "{" and '"' in text and _last_whole(text)[2]
 
@@ -46,7 +54,7 @@ def _decoded(text: str) -> dict[str, Any] | None:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
         return None
-    return value if isinstance(value, dict) else None
+    return value if isinstance(value, dict) and not too_deep(value) else None
 
 
 def _last_whole(text: str) -> tuple[int, tuple[str | None, str | None], bool]:

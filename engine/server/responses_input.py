@@ -11,7 +11,8 @@ import msgspec
 
 from engine.chat.conversation import Message
 from engine.errors import InvalidRequest
-from engine.server.call_arguments import arguments_object
+from engine.server.bodies import too_deep
+from engine.server.call_arguments import arguments_object, is_cut, no_arguments
 from engine.server.openai_messages import plain_text
 from engine.server.recording import note_unseen
 from engine.server.responses_tools import full_name
@@ -131,12 +132,14 @@ def _arguments(item: Item, where: str) -> dict[str, Any]:
         raise InvalidRequest(f"{where}.arguments is not text.", param=f"{where}.arguments")
     try:
         arguments = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
+    except msgspec.DecodeError:
         return arguments_object(text)
-    if not isinstance(arguments, dict | None):
-        raise InvalidRequest(
-            f"{where}.arguments is not the text of a JSON object.", param=f"{where}.arguments"
-        )
+    except RecursionError as error:
+        if is_cut(text):
+            return arguments_object(text)
+        raise no_arguments(f"{where}.arguments") from error
+    if not isinstance(arguments, dict | None) or too_deep(arguments or {}):
+        raise no_arguments(f"{where}.arguments")
     return arguments or {}
 
 

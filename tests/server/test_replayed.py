@@ -36,6 +36,8 @@ def called(arguments: Any, **fields: Any) -> list[dict[str, Any]]:
     [
         (CUT, {"city": "Oslo", "note": "It ra"}),
         ('{"ci', {}),
+        ('{"a": ' * 300, {}),  # a model that ran away
+        ('{"a": ' * 5000, {}),
         ('{"a": [1, {"b": "x", "c', {"a": [1, {"b": "x"}]}),
         (" ", {}),
         ("", {}),
