@@ -99,11 +99,12 @@ def create(name: str) -> str:
     key = PREFIX + secrets.token_urlsafe(32)
     with _changing():
         keys = stored()
-        if any(each.name.lower() == name.lower() for each in keys):
-            raise InvalidRequest(
-                f"There is a key {name!r} already.",
-                hint=f"Choose another name, or `headrace keys revoke {name}` first.",
-            )
+        for each in keys:
+            if each.name.lower() == name.lower():
+                raise InvalidRequest(
+                    f"There is a key {each.name!r} already.",
+                    hint=f"Choose another name, or `headrace keys revoke {each.name}` first.",
+                )
         _write([*keys, StoredKey(name=name, sha256=digest(key.encode()), created=time.time())])
     return key
 

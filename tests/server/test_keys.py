@@ -208,6 +208,7 @@ def test_names_are_there_once(home: Path) -> None:
     for name in ("laptop", "Laptop"):
         done = keys(home, "create", name)
         assert done.returncode == 1 and "already" in done.stderr and not done.stdout
+        assert "`headrace keys revoke laptop`" in done.stderr
     done = keys(home, "revoke", "phone")
     assert done.returncode == 1 and "laptop" in done.stderr
 
