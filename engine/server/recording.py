@@ -12,13 +12,16 @@ all of that prompt, and has no key in it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import re
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 from starlette.datastructures import Headers
@@ -168,10 +171,7 @@ class Recorder:
         self._path = path
         self._secrets = secrets
         try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            self._file = os.fdopen(handle, "ab")
-            if os.name != "nt":
-                os.fchmod(handle, 0o600)  # of a file that was there
+            self._file = _opened(path)
         except OSError as error:
             raise InvalidRequest(
                 f"--record {path} cannot be written: {error.strerror}.", param="--record"
@@ -219,6 +219,21 @@ class Recorder:
         except OSError as error:
             log.error("nothing more is recorded in %s: %s", self._path, error.strerror)
             self.close()
+
+
+def _opened(path: Path) -> BinaryIO:
+    """The file at its end; one on a disk is its owner's alone from now on. Raises OSError."""
+    without_waiting = getattr(os, "O_NONBLOCK", 0)  # for whoever reads a pipe
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | without_waiting
+    with contextlib.ExitStack() as undo:
+        file = undo.enter_context(os.fdopen(os.open(path, flags, 0o600), "ab"))
+        mode = os.fstat(file.fileno()).st_mode
+        if stat.S_ISFIFO(mode):
+            raise OSError(errno.EINVAL, "it is a pipe, whose reader may be slow")
+        if os.name != "nt" and stat.S_ISREG(mode):
+            os.fchmod(file.fileno(), 0o600)  # of a file that was there
+        undo.pop_all()
+    return file
 
 
 def _watched(receive: Receive, send: Send, recording: Recording) -> tuple[Receive, Send]:

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from engine import api_keys
-from engine.server.recording import Recording
+from engine.errors import InvalidRequest
+from engine.server.recording import Recorder, Recording
 from tests.server.raw import connect, head, post
 from tests.server.running import frames, headrace, running, wait_for
 from tests.server.speaking import HERMES, Speaker, speaking
@@ -242,6 +243,24 @@ def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     process = headrace("serve", "--model", "demo", "--port", "0", "--record", str(tmp_path))
     _, err = process.communicate(timeout=30)
     assert process.returncode == 1 and err.startswith(f"error: --record {tmp_path} cannot be")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such files")
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    """It is neither waited for, nor kept open, nor shut to others."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe, 0o622)
+    with pytest.raises(InvalidRequest, match="cannot be written"):
+        Recorder(pipe, list)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        mode = stat.S_IMODE(pipe.stat().st_mode)
+        with pytest.raises(InvalidRequest, match="it is a pipe"):
+            Recorder(pipe, list)
+        assert stat.S_IMODE(pipe.stat().st_mode) == mode
+        assert os.read(reader, 1) == b""  # nobody has it open to write
+    finally:
+        os.close(reader)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no file that is always full")
