@@ -26,6 +26,8 @@ from engine.private_files import locked, write_private
 
 PREFIX = "hr-"
 """By which people, and programs that look for secrets in files, know a key of Headrace."""
+SHAPE = re.compile(PREFIX + r"[A-Za-z0-9_-]{43}")
+"""Every key that is made here, wherever it stands in a text."""
 NAME_RULE = "a name has 1 to 64 letters, digits, dots, dashes and underscores"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _LEAST_CHARS = 40
@@ -97,11 +99,12 @@ def create(name: str) -> str:
     key = PREFIX + secrets.token_urlsafe(32)
     with _changing():
         keys = stored()
-        if any(each.name.lower() == name.lower() for each in keys):
-            raise InvalidRequest(
-                f"There is a key {name!r} already.",
-                hint=f"Choose another name, or `headrace keys revoke {name}` first.",
-            )
+        for each in keys:
+            if each.name.lower() == name.lower():
+                raise InvalidRequest(
+                    f"There is a key {each.name!r} already.",
+                    hint=f"Choose another name, or `headrace keys revoke {each.name}` first.",
+                )
         _write([*keys, StoredKey(name=name, sha256=digest(key.encode()), created=time.time())])
     return key
 

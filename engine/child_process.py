@@ -17,6 +17,12 @@ from typing import Any
 log = logging.getLogger("headrace.child")
 
 
+def module(name: str) -> tuple[str, ...]:
+    """The command that runs a module. With `-m` alone Python would look for every module in the
+    current folder first, which may be one that somebody else filled: that of a model, say."""
+    return (sys.executable, "-P", "-m", name)
+
+
 def environment() -> dict[str, str]:
     """The child finds the same `engine` package, wherever this process runs."""
     root = str(Path(__file__).resolve().parent.parent)

@@ -13,7 +13,6 @@ import concurrent.futures
 import contextlib
 import functools
 import logging
-import sys
 import threading
 import time
 from collections.abc import Coroutine
@@ -30,7 +29,7 @@ from engine.chat.render_frames import (
     question,
     read_answer,
 )
-from engine.child_process import detached, environment
+from engine.child_process import detached, environment, module
 from engine.errors import HeadraceError
 from engine.windows_job import own_job
 
@@ -73,7 +72,7 @@ class _Process:
         """Raises RenderProcessFailed."""
         try:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "engine.chat.render_process"),
+                *module("engine.chat.render_process"),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 env=environment(),

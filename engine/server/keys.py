@@ -16,8 +16,10 @@ log = logging.getLogger("headrace.server")
 USE_NOTED_S = 60.0
 """Between two notes that a key is used."""
 
-_Seen = tuple[int, int, int] | None
-_NEVER: _Seen = (0, 0, 0)
+_Seen = tuple[int, int, int, int] | None
+_UNREAD: _Seen = (0, 0, 0, 0)
+"""No signature: what could not be read is tried again each time, since whatever kept it from being
+read may end without a trace in the file."""
 
 
 class KeyRing:
@@ -31,7 +33,7 @@ class KeyRing:
         self._stored: list[StoredKey] = []
         self._unreadable = False
         self._local = ""
-        self._seen_stored = self._seen_local = _NEVER
+        self._seen_stored = self._seen_local = _UNREAD
         self._noted: dict[str, float] = {}
         self.refresh()
 
@@ -50,11 +52,11 @@ class KeyRing:
         before = self.required
         seen = _signature(api_keys.keys_file())
         if seen != self._seen_stored:
-            self._seen_stored = seen
-            self._read()
+            self._seen_stored = seen if self._read() else _UNREAD
         seen = _signature(api_keys.local_key_file())
         if seen != self._seen_local:
-            self._seen_local, self._local = seen, api_keys.local_key()
+            self._local = api_keys.local_key()
+            self._seen_local = seen if self._local or seen is None else _UNREAD
         if self.required != before:
             self.on_change()
 
@@ -71,12 +73,15 @@ class KeyRing:
             self._note(found)
         return fits or found is not None
 
-    def _read(self) -> None:
+    def _read(self) -> bool:
+        """Whether the file could be read."""
         try:
             self._stored, self._unreadable = api_keys.stored(), False
         except KeysUnreadable as error:
+            if not self._unreadable:
+                log.error("%s Until then no key in it is taken.", error.message)
             self._stored, self._unreadable = [], True
-            log.error("%s Until then no key in it is taken.", error.message)
+        return not self._unreadable
 
     def _note(self, key: StoredKey) -> None:
         now = time.monotonic()
@@ -86,14 +91,14 @@ class KeyRing:
 
 
 def _signature(path: Path) -> _Seen:
-    """Changes whenever the file is replaced; None: there is none."""
+    """Changes whenever the file or who may read it does; None: there is none."""
     try:
         found = path.stat()
     except FileNotFoundError:
         return None
     except OSError:
-        return (-1, -1, -1)
-    return (found.st_ino, found.st_size, found.st_mtime_ns)
+        return (-1, -1, -1, -1)
+    return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 def same_secret(given: str, expected: str) -> bool:

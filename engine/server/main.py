@@ -69,8 +69,6 @@ def serve(options: ServeOptions) -> None:
     keys = KeyRing(options.api_key)
     recorder = None
     try:
-        if options.record is not None:
-            recorder = Recorder(options.record, keys.secrets)
         # The runtime gets the path that was found, so that both see one model.
         engine = msgspec.structs.replace(options.engine, model=str(place.path))
         port = sockets[0].getsockname()[1]
@@ -80,6 +78,8 @@ def serve(options: ServeOptions) -> None:
             owner_pid=options.owner_pid,
             grace_s=options.owner_grace_s,
         )
+        if options.record is not None:
+            recorder = Recorder(options.record, lambda: [*keys.secrets(), ownership.token])
         link = RuntimeLink(
             engine, step_timeout_s=options.step_timeout_s, command=options.runtime_command
         )

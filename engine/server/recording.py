@@ -2,30 +2,40 @@
 
 A line has what was asked and what came of it: the body, token ids, times. No header is in it, and
 no key: where one stands in a body (an agent that reads its own configuration shows it), `***` is
-written in its place and the token ids are left out. Of a refused request the body is left out too:
-there is nothing to send again, and it may hold anything.
+written in its place. Of a refused request the body is left out: there is nothing to send again, and
+it may hold anything.
+
+Token ids spell the whole prompt, so they are written only beside a body that is written too, shows
+all of that prompt, and has no key in it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
+import re
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from engine import api_keys
 from engine.errors import InvalidRequest
 
 log = logging.getLogger("headrace.server")
 
-_HIDDEN = b"***"
+_HIDDEN = "***"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_JSON_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"')
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 
 
 class GenerationRecord(msgspec.Struct, kw_only=True):
@@ -65,6 +75,8 @@ class Recording:
         self._began = time.monotonic()
         self.record = RequestRecord(time=time.time(), endpoint=endpoint)
         self.body = b""
+        self.unseen = False
+        """The prompt has text that the body does not show, and that may hold a key."""
 
     def elapsed(self) -> float:
         return round(time.monotonic() - self._began, 6)
@@ -76,20 +88,42 @@ class Recording:
         self.record.generations.append(record)
         return GenerationNotes(record, self.elapsed)
 
-    def line(self, secrets: Sequence[bytes]) -> bytes:
+    def line(self, secrets: Sequence[str]) -> bytes:
         """`secrets`: what must not be in it."""
         record = self.record
         record.total_s = self.elapsed()
-        if self.body and record.status < 400:
+        hidden = True
+        if self.body and 0 < record.status < 400:
             body = msgspec.json.format(self.body.removeprefix(_BYTE_ORDER_MARK), indent=-1)
-            shown = body
-            for secret in secrets:
-                shown = shown.replace(secret, _HIDDEN)
+            shown = _JSON_STRING.sub(lambda found: _masked(found.group(), secrets), body)
             record.body = msgspec.Raw(shown)
-            if shown != body:
-                for generation in record.generations:
-                    generation.prompt_token_ids = generation.output_token_ids = None
+            hidden = shown != body
+        if hidden or self.unseen:
+            for generation in record.generations:
+                generation.prompt_token_ids = generation.output_token_ids = None
         return msgspec.json.encode(record) + b"\n"
+
+
+def _masked(string: bytes, secrets: Sequence[str]) -> bytes:
+    """A JSON string without keys."""
+    text = msgspec.json.decode(string, type=str)
+    shown = _without_keys(text, secrets)
+    inner = shown
+    while "\\" in inner:  # JSON in the string, such as a call's arguments, is escaped once more
+        inner = _ESCAPE.sub(_plain, inner)
+        if _without_keys(inner, secrets) != inner:
+            shown = _HIDDEN
+    return string if shown == text else msgspec.json.encode(shown)
+
+
+def _without_keys(text: str, secrets: Sequence[str]) -> str:
+    for secret in secrets:
+        text = text.replace(secret, _HIDDEN)
+    return api_keys.SHAPE.sub(_HIDDEN, text)
+
+
+def _plain(escape: re.Match[str]) -> str:
+    return chr(int(escape[1], 16)) if escape[1] else escape[2]
 
 
 class GenerationNotes:
@@ -123,6 +157,12 @@ def current() -> Recording | None:
     return _current.get()
 
 
+def note_unseen() -> None:
+    """The prompt of this request has text that its body does not show."""
+    if recording := current():
+        recording.unseen = True
+
+
 class Recorder:
     """The file. Opening it raises InvalidRequest."""
 
@@ -131,10 +171,7 @@ class Recorder:
         self._path = path
         self._secrets = secrets
         try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            self._file = os.fdopen(handle, "ab")
-            if os.name != "nt":
-                os.fchmod(handle, 0o600)  # of a file that was there
+            self._file = _opened(path)
         except OSError as error:
             raise InvalidRequest(
                 f"--record {path} cannot be written: {error.strerror}.", param="--record"
@@ -153,7 +190,7 @@ class Recorder:
                 return
             recording = Recording(scope["path"])
             with self._kept(recording, Headers(scope=scope)):
-                await app(scope, receive, _watched(send, recording))
+                await app(scope, *_watched(receive, send, recording))
 
         return recorded
 
@@ -166,12 +203,12 @@ class Recorder:
             _current.reset(token)
             self._write(recording.line(self._in(headers)))
 
-    def _in(self, headers: Headers) -> list[bytes]:
+    def _in(self, headers: Headers) -> list[str]:
         """What may be a key of this request or of this server. Words that clients without a key
         send in its place are too short to be one."""
         sent = [headers.get("x-api-key", ""), headers.get("authorization", "").partition(" ")[2]]
-        secrets = [*self._secrets(), *(each.strip() for each in sent if len(each.strip()) > 16)]
-        return [each.encode("latin-1") for each in secrets if each]
+        texts = [each.strip().encode("latin-1").decode(errors="replace") for each in sent]
+        return [*filter(None, self._secrets()), *(each for each in texts if len(each) > 16)]
 
     def _write(self, line: bytes) -> None:
         if self._file.closed:
@@ -184,16 +221,40 @@ class Recorder:
             self.close()
 
 
-def _watched(send: Send, recording: Recording) -> Send:
-    record = recording.record
+def _opened(path: Path) -> BinaryIO:
+    """The file at its end; one on a disk is its owner's alone from now on. Raises OSError."""
+    without_waiting = getattr(os, "O_NONBLOCK", 0)  # for whoever reads a pipe
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | without_waiting
+    with contextlib.ExitStack() as undo:
+        file = undo.enter_context(os.fdopen(os.open(path, flags, 0o600), "ab"))
+        mode = os.fstat(file.fileno()).st_mode
+        if stat.S_ISFIFO(mode):
+            raise OSError(errno.EINVAL, "it is a pipe, whose reader may be slow")
+        if os.name != "nt" and stat.S_ISREG(mode):
+            os.fchmod(file.fileno(), 0o600)  # of a file that was there
+        undo.pop_all()
+    return file
 
-    async def watched(message: Message) -> None:
+
+def _watched(receive: Receive, send: Send, recording: Recording) -> tuple[Receive, Send]:
+    record = recording.record
+    hung_up = False
+
+    async def heard() -> Message:
+        nonlocal hung_up
+        message = await receive()
+        # Also said once all was sent: only what is sent after it goes nowhere.
+        hung_up = hung_up or message["type"] == "http.disconnect"
+        return message
+
+    async def sent(message: Message) -> None:
         if message["type"] == "http.response.start":
             record.status = message["status"]
+        nowhere = hung_up
         await send(message)
-        if message["type"] == "http.response.body":
+        if message["type"] == "http.response.body" and not nowhere:
             if record.first_byte_s is None:
                 record.first_byte_s = recording.elapsed()
             record.complete = not message.get("more_body", False)
 
-    return watched
+    return heard, sent

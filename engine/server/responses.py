@@ -28,6 +28,7 @@ from engine.server.generation import (
 )
 from engine.server.http import HUNG_UP, EventStream, json_response, unless_hung_up
 from engine.server.output import Delta
+from engine.server.recording import note_unseen
 from engine.server.responses_answers import JsonObject, ResponseAnswer
 from engine.server.responses_input import Item, conversation
 from engine.server.responses_requests import InputTokensRequest, ResponsesRequest
@@ -146,6 +147,7 @@ class Responses:
         """The conversation that a request goes on from, and what it adds."""
         before: list[Item] = []
         if body.previous_response_id:
+            note_unseen()
             before = self._store.previous(body.previous_response_id).conversation
         if isinstance(body.input, str):
             return before, [{"type": "message", "role": "user", "content": body.input}]
@@ -158,6 +160,7 @@ class Responses:
         kind, id_ = item.get("type"), item.get("id")
         if kind != "item_reference" and not (kind is None and "role" not in item):
             return item
+        note_unseen()
         found = self._store.item(id_) if isinstance(id_, str) else None
         if found is None:
             raise InvalidRequest(

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 
 from engine import paths
-from engine.child_process import detached, environment
+from engine.child_process import detached, environment, module
 from engine.messages import (
     HEADER_BYTES,
     AnyCommand,
@@ -28,7 +28,7 @@ from engine.windows_job import own_job
 
 log = logging.getLogger("headrace.runtime")
 
-COMMAND = (sys.executable, "-m", "engine.runtime.process")
+COMMAND = module("engine.runtime.process")
 END_SECONDS = 5.0
 """Time a runtime gets to end by itself after Shutdown, and again after terminate."""
 PIPES_S = 1.0

@@ -18,6 +18,7 @@ import openai
 import pytest
 
 from engine import api_keys
+from engine.server.keys import KeyRing
 from tests.server.running import Server, running
 
 
@@ -132,6 +133,44 @@ def test_keys_that_cannot_be_read_open_nothing(serving: Server, home: Path, cont
     assert (home / "api-keys.json").read_text() == content
 
 
+@pytest.mark.skipif(os.name == "nt", reason="no limit of open files to lower")
+def test_keys_that_could_not_be_read_for_a_while(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing in the files tells that they can be read again."""
+    import resource
+
+    monkeypatch.setenv("HEADRACE_HOME", str(home))
+    key = api_keys.create("laptop")
+    api_keys.make_local_key()
+    local = api_keys.local_key()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        ring = KeyRing()
+        assert ring.required and not ring.fits(key) and not ring.fits(local)
+        ring.refresh()
+        assert not ring.fits(key)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    ring.refresh()
+    assert ring.fits(key) and ring.fits(local)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="files have no time of change there")
+def test_a_change_is_seen_though_the_time_of_writing_is_as_before(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_HOME", str(home))
+    api_keys.make_local_key()
+    ring, file, first = KeyRing(), api_keys.local_key_file(), api_keys.local_key()
+    before, second = file.stat(), first[::-1]
+    file.write_text(second)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    ring.refresh()
+    assert ring.fits(second) and not ring.fits(first)
+
+
 def test_what_is_stored_is_no_key(home: Path) -> None:
     key = created(home, "laptop")
     assert re.fullmatch(r"hr-[A-Za-z0-9_-]{43}", key)
@@ -169,6 +208,7 @@ def test_names_are_there_once(home: Path) -> None:
     for name in ("laptop", "Laptop"):
         done = keys(home, "create", name)
         assert done.returncode == 1 and "already" in done.stderr and not done.stdout
+        assert "`headrace keys revoke laptop`" in done.stderr
     done = keys(home, "revoke", "phone")
     assert done.returncode == 1 and "laptop" in done.stderr
 

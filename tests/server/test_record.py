@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from engine import api_keys
+from engine.errors import InvalidRequest
+from engine.server.recording import Recorder, Recording
 from tests.server.raw import connect, head, post
 from tests.server.running import frames, headrace, running, wait_for
 from tests.server.speaking import HERMES, Speaker, speaking
@@ -148,6 +150,89 @@ def test_no_secret_is_recorded(recorded: Speaker, file: Path) -> None:
     assert api_keys.PREFIX not in text
 
 
+def other_key(speaker: Speaker) -> str:
+    """One that no request is sent with."""
+    home, name = str(speaker.server.home), f"other-{time.monotonic_ns()}"
+    made = headrace("keys", "create", name, HEADRACE_HOME=home).communicate()[0].strip()
+    assert api_keys.SHAPE.fullmatch(made)
+    return made
+
+
+def has_no_ids(line: Any) -> bool:
+    return all(
+        each["prompt_token_ids"] is each["output_token_ids"] is None for each in line["generations"]
+    )
+
+
+def test_no_key_of_anyone_is_recorded(recorded: Speaker, file: Path) -> None:
+    """Made ones are known by their shape, however JSON writes them."""
+    recorded.says("fine")
+    token = recorded.server.file("token").read_text()
+    local = (recorded.server.home / "local-key").read_text()
+    for key in (other_key(recorded), local, token, KEY):
+        escaped = "".join(f"\\u{ord(char):04x}" for char in key)
+        call = json.dumps({"name": "f", "arguments": f'{{"key": "{escaped}"}}'})
+        for turn in (
+            f'{{"role": "user", "content": "key {key}"}}',
+            f'{{"role": "user", "content": "key {escaped}"}}',
+            f'{{"role": "user", "content": "key {key}", "content": "a later one counts"}}',
+            f'{{"role": "assistant", "tool_calls": [{{"id": "1", "function": {call}}}]}}',
+        ):
+            before = count(file)
+            body = f'{{"model": "{recorded.model}", "seed": 7, "messages": [{turn}]}}'
+            done = recorded.server.http.post("/v1/chat/completions", content=body)
+            assert done.status_code == 200, done.text
+            line = newest(file, before + 1)
+            assert line["body"]["seed"] == 7 and b"***" in file.read_bytes().splitlines()[-1]
+            assert len(line["generations"]) == 1 and has_no_ids(line)
+    text = file.read_text()
+    assert api_keys.PREFIX not in text and token not in text and KEY not in text
+
+
+def test_a_slash_may_be_escaped(recorded: Speaker, file: Path) -> None:
+    before, url = count(file), "/v1/completions"
+    recorded.says("fine")
+    token = recorded.server.file("token").read_text()
+    text = f'{{"model": "{recorded.model}", "prompt": "\\/{token[:9]}\\u{ord(token[9]):04x}'
+    assert recorded.server.http.post(url, content=f'{text}{token[10:]}"}}').status_code == 200
+    assert newest(file, before + 1)["body"]["prompt"] == "/***"
+
+
+def test_earlier_turns_are_not_recorded_as_tokens(recorded: Speaker, file: Path) -> None:
+    """A key in one of them is not in the body of the next."""
+    before = count(file)
+    recorded.says("fine")
+    ask = recorded.openai.responses.create
+    first = ask(model=recorded.model, input=f"my key is {other_key(recorded)}")
+    ask(model=recorded.model, input="go on", previous_response_id=first.id)
+    line = newest(file, before + 2)
+    assert line["body"]["input"] == "go on" and len(line["generations"]) == 1 and has_no_ids(line)
+    reference: Any = {"type": "item_reference", "id": first.output[0].id}
+    ask(model=recorded.model, input=[reference, {"role": "user", "content": "go on"}])
+    assert has_no_ids(newest(file, before + 3))
+
+
+def test_a_request_that_fails_late() -> None:
+    """Its body is left out, so its tokens are."""
+    record = Recording("/v1/completions")
+    record.body = b'{"prompt": "' + MARKER.encode() + b'"}'
+    record.generation([1, 2]).sampled(3)
+    record.record.status = 503
+    line = json.loads(record.line(()))
+    assert line["body"] is None and has_no_ids(line)
+
+
+def test_nobody_waits_for_the_whole_answer(recorded: Speaker, file: Path) -> None:
+    before, asked = count(file), len(recorded.heard())
+    recorded.says("never ends", ends=False)
+    body = json.dumps({"model": recorded.model, "prompt": "x"}).encode()
+    with connect(recorded.server) as connection:
+        connection.sendall(post("/v1/completions", body, f"x-api-key: {KEY}"))
+        wait_for(lambda: len(recorded.heard()) > asked, 20, "asked")
+    line = newest(file, before + 1)
+    assert len(line["generations"]) == 1 and not line["complete"]
+
+
 def test_it_is_said_and_only_the_user_s(recorded: Speaker, file: Path) -> None:
     assert f"every request is recorded in {file}" in recorded.server.logged()
     if os.name != "nt":
@@ -158,6 +243,24 @@ def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     process = headrace("serve", "--model", "demo", "--port", "0", "--record", str(tmp_path))
     _, err = process.communicate(timeout=30)
     assert process.returncode == 1 and err.startswith(f"error: --record {tmp_path} cannot be")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such files")
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    """It is neither waited for, nor kept open, nor shut to others."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe, 0o622)
+    with pytest.raises(InvalidRequest, match="cannot be written"):
+        Recorder(pipe, list)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        mode = stat.S_IMODE(pipe.stat().st_mode)
+        with pytest.raises(InvalidRequest, match="it is a pipe"):
+            Recorder(pipe, list)
+        assert stat.S_IMODE(pipe.stat().st_mode) == mode
+        assert os.read(reader, 1) == b""  # nobody has it open to write
+    finally:
+        os.close(reader)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no file that is always full")
