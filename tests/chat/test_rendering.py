@@ -168,6 +168,31 @@ def test_a_prompt_has_a_size(renderer: Renderer) -> None:
     assert outcome is Outcome.STOPPED and str(MAX_PROMPT_CHARS) in why
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ 'ä' * 60000000 }}",
+        "{{ 'ä😀' * 20000000 }}",
+        "{{ raise_exception('ä' * 60000000) }}",
+    ],
+)
+def test_a_text_that_grows_on_its_way_is_ended(
+    template: str, renderer: Renderer, own: Own, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert works(renderer)
+    first = own()
+    with caplog.at_level(logging.WARNING):
+        try:
+            outcome, made = renderer.ask(template, {})
+        except RenderStopped:
+            outcome, made = Outcome.STOPPED, ""
+        else:
+            assert own() == first
+    assert outcome is Outcome.STOPPED or len(made) >= 60_000_000
+    assert "ended by itself" not in caplog.text
+    assert works(renderer)
+
+
 def test_memory_is_looked_at_from_outside_too(
     renderer: Renderer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
