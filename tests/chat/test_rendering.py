@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import signal
@@ -287,14 +288,52 @@ def test_who_leaves_ends_the_work(renderer: Renderer, own: Own) -> None:
     assert works(renderer)
 
 
-def test_closing_ends_the_work(renderer: Renderer) -> None:
+def test_closing_ends_the_work(renderer: Renderer, own: Own) -> None:
     closing = Renderer()
+    assert works(closing)
+    (child,) = own()
     with ThreadPoolExecutor(1) as threads:
         asked = threads.submit(closing.ask, ENDLESS, {})
-        wait_for(lambda: not asked.done(), 1, "asked")
+        wait_for(lambda: child.cpu_percent(0.05) > 20, 5, "at work")
         closing.close()
         assert isinstance(asked.exception(), GivenUp)
+    assert not own()
     assert works(renderer)
+
+
+def test_whoever_asks_while_it_closes_is_answered_or_sent_away(renderer: Renderer) -> None:
+    closing = Renderer()
+    assert works(closing)
+    asking = threading.Event()
+
+    def asks() -> None:
+        for n in itertools.count():
+            assert text(closing, "{{ n }}", n=n) == str(n)
+            asking.set()
+
+    with ThreadPoolExecutor(20) as threads:
+        asked = [threads.submit(asks) for _ in range(20)]
+        assert asking.wait(30)
+        closing.close()
+        assert {type(each.exception(30)) for each in asked} == {GivenUp}
+    with pytest.raises(GivenUp):
+        closing.ask("a", {})
+    assert works(renderer)
+
+
+def test_processes_that_are_replaced_count_too(
+    renderer: Renderer, own: Own, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rendering, "RENDER_SECONDS", 0.5)
+    most = 0
+    with ThreadPoolExecutor(2 * PROCESSES) as threads:
+        asked = [threads.submit(renderer.ask, ENDLESS, {}) for _ in range(2 * PROCESSES)]
+        while not all(each.done() for each in asked):
+            most = max(most, len(own()))
+        assert {type(each.exception()) for each in asked} == {RenderStopped}
+    monkeypatch.undo()
+    assert works(renderer)
+    assert max(most, len(own())) <= PROCESSES
 
 
 @pytest.mark.parametrize("template", [ENDLESS, IN_ONE_STEP])
