@@ -47,7 +47,7 @@ class Chat:
             sampling=body.sampling(text.defaults, ready.vocab_size),
             max_tokens=body.token_limit(),
             tools=body.tool_use(),
-            variables=_template_variables(body, text),
+            variables=await service.prompts.run(request, _template_variables, body, text),
             ending=body.ending,
             wanted=body.wanted(),
             stop_strings=body.stop_strings(),

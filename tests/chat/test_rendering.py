@@ -19,8 +19,10 @@ import pytest
 
 from engine.chat import rendering
 from engine.chat.interruption import GivenUp, interruptible
+from engine.chat.reasoning import ReasoningControls
 from engine.chat.render_frames import MAX_PROMPT_CHARS, Outcome
 from engine.chat.rendering import PROCESSES, Renderer, RenderProcessFailed, RenderStopped
+from engine.chat.templates import ChatTemplate, TemplateSource
 from tests.project.checkout import ROOT
 from tests.server.running import alive, wait_for
 
@@ -276,6 +278,24 @@ def test_a_process_that_stands_still_is_ended(
         renderer.ask("{{ x }}", {"x": "a" * 3_000_000})
     monkeypatch.undo()
     assert works(renderer)
+
+
+@posix
+def test_a_stall_is_no_knowledge_of_a_template(
+    renderer: Renderer, own: Own, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    switch = "{{ messages[0].content }}{% if enable_thinking %}<think>{% endif %}"
+    template = ChatTemplate(TemplateSource(switch, "it"), {}, renderer)
+    monkeypatch.setattr(rendering, "RENDER_SECONDS", 0.3)
+    for _ in range(2):
+        wait_for(own, 30, "one is there")
+        assert works(renderer)
+        for child in own():
+            child.send_signal(signal.SIGSTOP)
+        assert template.reasoning == ReasoningControls()
+    assert caplog.text.count("of reasoning is not known yet") == 1
+    monkeypatch.undo()
+    assert template.reasoning.off == {"enable_thinking": False}
 
 
 def test_who_leaves_ends_the_work(renderer: Renderer, own: Own) -> None:
