@@ -139,8 +139,8 @@ class TextModel:
         controls = self._reasoning
         if param and wish.none and controls.off is None and (self.thinks or controls.always):
             raise InvalidRequest(
-                f"The model {self.name} knows no reasoning effort 'none': its chat template "
-                "cannot switch reasoning off.",
+                f"The model {self.name} knows no reasoning effort 'none', which {param} asks "
+                "for: its chat template cannot switch reasoning off.",
                 param=param,
             )
         return controls.variables(wish)
