@@ -32,6 +32,9 @@ from engine.chat.sandbox import TemplateRefusal, template_environment
 from engine.child_process import claim_pipes, die_with_parent
 
 _TEMPLATES = 8
+_ALONE_SECONDS = 120.0
+"""For one question. Who asks ends this process long before, and so does the closed pipe; but a
+single step of a template keeps the thread that watches the pipe from running."""
 _TOO_LONG = f"the prompt has more than {MAX_PROMPT_CHARS} characters"
 
 
@@ -107,6 +110,15 @@ def _answered(question: bytearray) -> tuple[bytes, bytes]:
         return answer(Outcome.STOPPED, "it takes too much memory")
 
 
+def _in_time(question: bytearray) -> tuple[bytes, bytes]:
+    if sys.platform == "win32":  # there the parent's job ends this process
+        return _answered(question)
+    signal.setitimer(signal.ITIMER_REAL, _ALONE_SECONDS)
+    frame = _answered(question)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return frame
+
+
 def _receive(fd: int, questions: queue.SimpleQueue[bytearray]) -> None:
     """Move questions into the queue; end this process, whatever it does, with the pipe."""
     memory = _Memory()
@@ -133,12 +145,14 @@ def main() -> None:
     die_with_parent()
     questions: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
     _environment()
+    if sys.platform != "win32":
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process, whatever it does
     threading.Thread(target=_receive, args=(read_fd, questions), daemon=True).start()
     with os.fdopen(write_fd, "wb") as pipe:
         _send(pipe, answer(Outcome.RENDERED, ""))  # says that the process is ready
         while True:
             # Nothing is kept in a name: the next question has all the memory.
-            _send(pipe, _answered(questions.get()))
+            _send(pipe, _in_time(questions.get()))
 
 
 if __name__ == "__main__":

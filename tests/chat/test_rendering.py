@@ -20,7 +20,7 @@ import pytest
 from engine.chat import rendering
 from engine.chat.interruption import GivenUp, interruptible
 from engine.chat.reasoning import ReasoningControls
-from engine.chat.render_frames import MAX_PROMPT_CHARS, Outcome
+from engine.chat.render_frames import MAX_PROMPT_CHARS, Outcome, question
 from engine.chat.rendering import PROCESSES, Renderer, RenderProcessFailed, RenderStopped
 from engine.chat.templates import ChatTemplate, TemplateSource
 from tests.project.checkout import ROOT
@@ -354,6 +354,26 @@ def test_processes_that_are_replaced_count_too(
     monkeypatch.undo()
     assert works(renderer)
     assert max(most, len(own())) <= PROCESSES
+
+
+@posix
+@pytest.mark.parametrize("template", [ENDLESS, IN_ONE_STEP])
+def test_a_process_that_nobody_ends_ends_itself(template: str) -> None:
+    code = "import engine.chat.render_process as its; its._ALONE_SECONDS = 1.0; its.main()"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdin=pipe, stdout=pipe) as alone:
+        assert alone.stdin is not None and alone.stdout is not None
+        try:
+            for asked in ("a", "b"):
+                alone.stdin.write(question(asked, {}))
+                alone.stdin.flush()
+                time.sleep(1.2)
+                assert alone.poll() is None  # at rest it has all the time
+            alone.stdin.write(question(template, {}))
+            alone.stdin.flush()
+            assert alone.wait(20) == -signal.SIGALRM
+        finally:
+            alone.kill()
 
 
 @pytest.mark.parametrize("template", [ENDLESS, IN_ONE_STEP])
