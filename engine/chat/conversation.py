@@ -7,6 +7,7 @@ A message is a dict with `role` and `content` (text), and where present `reasoni
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -44,23 +45,32 @@ def merge_turns(messages: list[Message]) -> list[Message]:
 
 
 def fold_system(messages: list[Message], *, keep_first: bool = False) -> list[Message]:
-    """System messages put in front of the user's next message, for templates without that role.
+    """System messages put in front of the user's next message, for templates without that role;
+    where none comes they are the user's last, but before an assistant's that may be continued.
 
     `keep_first`: but the one that the conversation begins with, for templates that know no other.
     """
     folded: list[Message] = []
     pending: list[str] = []
-    for index, message in enumerate(merge_turns(messages)):
+    merged = merge_turns(messages)
+    for index, message in enumerate(merged):
         if is_instruction(message) and not (keep_first and index == 0):
             pending.append(message["content"])
         elif message["role"] == "user" and pending:
             folded.append({**message, "content": "\n\n".join([*pending, message["content"]])})
             pending = []
+        elif message["role"] == "assistant" and pending and index == len(merged) - 1:
+            folded += [_of_user(pending), message]
+            pending = []
         else:
             folded.append(message)
     if pending:
-        folded.append({"role": "user", "content": "\n\n".join(pending)})
+        folded.append(_of_user(pending))
     return merge_turns(folded)
+
+
+def _of_user(texts: list[str]) -> Message:
+    return {"role": "user", "content": "\n\n".join(texts)}
 
 
 def system_first(messages: list[Message]) -> list[Message]:
@@ -88,8 +98,12 @@ def is_instruction(message: Message) -> bool:
 
 
 def with_marked_instructions(messages: list[Message]) -> tuple[list[Message], list[str]]:
-    """The messages with a word of its own in place of each instruction, and the words."""
-    words = [f"instruction-number-{number}" for number in range(len(messages))]
+    """The messages with a word of its own in place of each instruction, and the words.
+
+    A word is by chance in no text and in no other word; being of digits, it stays what it is where
+    a template changes letters.
+    """
+    words = [f"{secrets.randbits(128):039d}" for _ in messages]
     marked = [
         {**message, "content": word} if is_instruction(message) else message
         for message, word in zip(messages, words, strict=True)

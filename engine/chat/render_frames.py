@@ -46,12 +46,15 @@ def allowed_memory(question_bytes: int) -> int:
 def question(template: str, variables: dict[str, Any] | None) -> bytes:
     """One frame."""
     content = json.dumps({"template": template, "variables": variables}, ensure_ascii=False)
-    return _frame(content.encode("utf-8", "surrogatepass"))
+    body = content.encode("utf-8", "surrogatepass")
+    return _LENGTH.pack(len(body)) + body
 
 
-def answer(outcome: Outcome, text: str) -> bytes:
-    """One frame."""
-    return _frame(bytes([outcome]) + text.encode("utf-8", "surrogatepass"))
+def answer(outcome: Outcome, text: str) -> tuple[bytes, bytes]:
+    """One frame, to be written in two parts: a copy of a long text may be more than there is room
+    for."""
+    said = text.encode("utf-8", "surrogatepass")
+    return _LENGTH.pack(1 + len(said)) + bytes([outcome]), said
 
 
 def read_answer(body: bytes) -> tuple[Outcome, str]:
@@ -69,7 +72,3 @@ def answer_length(header: bytes) -> int:
 
 def body_length(header: bytes) -> int:
     return int(_LENGTH.unpack(header)[0])
-
-
-def _frame(body: bytes) -> bytes:
-    return _LENGTH.pack(len(body)) + body

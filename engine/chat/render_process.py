@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from typing import BinaryIO
 
 import jinja2
 import jinja2.nodes as nodes
@@ -31,6 +32,10 @@ from engine.chat.sandbox import TemplateRefusal, template_environment
 from engine.child_process import claim_pipes, die_with_parent
 
 _TEMPLATES = 8
+_ALONE_SECONDS = 120.0
+"""For one question. Who asks ends this process long before, and so does the closed pipe; but a
+single step of a template keeps the thread that watches the pipe from running."""
+_TOO_LONG = f"the prompt has more than {MAX_PROMPT_CHARS} characters"
 
 
 class _Memory:
@@ -71,12 +76,13 @@ def _rendered(question: bytearray) -> tuple[Outcome, str]:
     for piece in template.generate(asked["variables"]):
         size += len(piece)
         if size > MAX_PROMPT_CHARS:
-            return Outcome.STOPPED, f"the prompt has more than {MAX_PROMPT_CHARS} characters"
+            return Outcome.STOPPED, _TOO_LONG
         pieces.append(piece)
     return Outcome.RENDERED, "".join(pieces)
 
 
-def _answered(question: bytearray) -> tuple[Outcome, str]:
+def _outcome(question: bytearray) -> tuple[Outcome, str]:
+    """Raises MemoryError."""
     try:
         return _rendered(question)
     except TemplateRefusal as error:
@@ -86,11 +92,31 @@ def _answered(question: bytearray) -> tuple[Outcome, str]:
     except SecurityError as error:
         return Outcome.FORBIDDEN, str(error)
     except MemoryError:
-        return Outcome.STOPPED, "it takes too much memory"
+        raise
     except RecursionError:
         return Outcome.FAILED, "it nests too deeply"
     except Exception as error:  # noqa: BLE001 - a template is a program, and may raise anything
         return Outcome.FAILED, str(error) or type(error).__name__
+
+
+def _answered(question: bytearray) -> tuple[bytes, bytes]:
+    """A frame. It is made within the limit of memory too, and what an error says may be long."""
+    try:
+        outcome, text = _outcome(question)
+        if len(text) > MAX_PROMPT_CHARS:
+            outcome, text = Outcome.STOPPED, _TOO_LONG
+        return answer(outcome, text)
+    except MemoryError:
+        return answer(Outcome.STOPPED, "it takes too much memory")
+
+
+def _in_time(question: bytearray) -> tuple[bytes, bytes]:
+    if sys.platform == "win32":  # there the parent's job ends this process
+        return _answered(question)
+    signal.setitimer(signal.ITIMER_REAL, _ALONE_SECONDS)
+    frame = _answered(question)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return frame
 
 
 def _receive(fd: int, questions: queue.SimpleQueue[bytearray]) -> None:
@@ -107,19 +133,26 @@ def _receive(fd: int, questions: queue.SimpleQueue[bytearray]) -> None:
     os._exit(0)
 
 
+def _send(pipe: BinaryIO, frame: tuple[bytes, bytes]) -> None:
+    for part in frame:
+        pipe.write(part)
+    pipe.flush()
+
+
 def main() -> None:
     read_fd, write_fd = claim_pipes()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent()
     questions: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
     _environment()
+    if sys.platform != "win32":
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process, whatever it does
     threading.Thread(target=_receive, args=(read_fd, questions), daemon=True).start()
     with os.fdopen(write_fd, "wb") as pipe:
-        outcome, text = Outcome.RENDERED, ""  # says that the process is ready
+        _send(pipe, answer(Outcome.RENDERED, ""))  # says that the process is ready
         while True:
-            pipe.write(answer(outcome, text))
-            pipe.flush()
-            outcome, text = _answered(questions.get())
+            # Nothing is kept in a name: the next question has all the memory.
+            _send(pipe, _in_time(questions.get()))
 
 
 if __name__ == "__main__":

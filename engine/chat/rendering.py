@@ -39,7 +39,7 @@ RENDER_SECONDS = 3.0
 SECONDS_PER_BYTE = 1e-6
 """Further time for each byte of a question."""
 PROCESSES = 3
-"""At once: one more than threads that only count tokens, so that an answer never waits for a count.
+"""At most: one more than threads that only count tokens, so that an answer never waits for a count.
 The second and third start when they are needed."""
 START_SECONDS = 60.0
 LOOK_SECONDS = 0.02
@@ -156,11 +156,15 @@ class Renderer:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._turns = asyncio.Semaphore(PROCESSES)
+        """A turn is held until its process rests, or has ended and is replaced."""
         self._idle: list[_Process] = []
         self._asked: set[asyncio.Task[Any]] = set()
         self._working: set[asyncio.Task[Any]] = set()
         """Replacing processes that were killed."""
         self._closing = False
+        self._scheduling = threading.Lock()
+        """Held to schedule a question and to begin closing: every question that is scheduled is
+        ahead of the closing, which ends it."""
         # The processes live as long as the thread that has started them.
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="templates", daemon=True
@@ -174,7 +178,10 @@ class Renderer:
         RenderProcessFailed.
         """
         frame = question(template, variables)
-        asked = asyncio.run_coroutine_threadsafe(self._ask(frame), self._loop)
+        with self._scheduling:
+            if self._closing:
+                raise GivenUp
+            asked = asyncio.run_coroutine_threadsafe(self._ask(frame), self._loop)
         try:
             while not concurrent.futures.wait((asked,), timeout=LOOK_SECONDS).done:
                 check()
@@ -185,7 +192,9 @@ class Renderer:
             asked.cancel()
 
     def close(self) -> None:
-        """End the processes and what they do; nothing may be asked any more."""
+        """End the processes and what they do. Who asks, now or later, gets GivenUp."""
+        with self._scheduling:
+            self._closing = True
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -196,29 +205,30 @@ class Renderer:
         assert task is not None
         self._asked.add(task)
         try:
-            async with self._turns:
-                try:
-                    return await self._once(frame)
-                except _Ended:
-                    log.warning("a process for chat templates ended by itself; asking another one")
-                try:
-                    return await self._once(frame)
-                except _Ended as error:
-                    raise RenderProcessFailed(
-                        "The process for chat templates ended by itself, twice."
-                    ) from error
+            try:
+                return await self._once(frame)
+            except _Ended:
+                log.warning("a process for chat templates ended by itself; asking another one")
+            try:
+                return await self._once(frame)
+            except _Ended as error:
+                raise RenderProcessFailed(
+                    "The process for chat templates ended by itself, twice."
+                ) from error
         finally:
             self._asked.discard(task)
 
     async def _once(self, frame: bytes) -> tuple[Outcome, str]:
-        process = await self._process()
-        try:
-            outcome = await process.ask(frame)
-        except BaseException:
-            self._do(self._replace(process))
-            raise
-        self._idle.append(process)
-        return outcome
+        async with contextlib.AsyncExitStack() as turn:
+            await turn.enter_async_context(self._turns)
+            process = await self._process()
+            try:
+                outcome = await process.ask(frame)
+            except BaseException:
+                self._do(self._replace(process, turn.pop_all()))
+                raise
+            self._idle.append(process)
+            return outcome
 
     async def _process(self) -> _Process:
         while self._idle:
@@ -227,12 +237,13 @@ class Renderer:
                 return process
         return await _Process.start()
 
-    async def _replace(self, process: _Process) -> None:
+    async def _replace(self, process: _Process, turn: contextlib.AsyncExitStack) -> None:
         """The next to ask shall not wait for a start."""
-        await process.end()
-        with contextlib.suppress(RenderProcessFailed):  # whoever asks next is told
-            if not self._idle and not self._closing:
-                self._idle.append(await _Process.start())
+        async with turn:
+            await process.end()
+            with contextlib.suppress(RenderProcessFailed):  # whoever asks next is told
+                if not self._idle and not self._closing:
+                    self._idle.append(await _Process.start())
 
     def _do(self, work: Coroutine[Any, Any, Any]) -> None:
         task = self._loop.create_task(work)
@@ -240,7 +251,6 @@ class Renderer:
         task.add_done_callback(self._working.discard)
 
     async def _close(self) -> None:
-        self._closing = True
         for task in self._asked:
             task.cancel()
         while self._working or self._asked:

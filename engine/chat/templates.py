@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from engine.chat.rendering import Renderer, RenderStopped, shared_renderer
 from engine.chat.shields import shield_for, shielded, starts
 from engine.errors import InvalidRequest, ModelFilesError, UnsupportedModel
 from engine.formats.file_checks import require_file
+
+log = logging.getLogger("headrace.templates")
 
 _RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 _TAG = "CONTINUE_FINAL_MESSAGE_TAG "
@@ -109,6 +112,7 @@ class ChatTemplate:
         self._special = special
         self._renderer = renderer or shared_renderer()
         self._variables = self._compiled()
+        self._told_of_stop = False
 
     def _compiled(self) -> frozenset[str]:
         """Names of the template's variables."""
@@ -134,11 +138,22 @@ class ChatTemplate:
         return name in self._source
 
     @cached_property
+    def reasoning_controls(self) -> ReasoningControls:
+        """What the template offers of reasoning. Found by some renders, until they were not stopped
+        once. Raises TemplateStopped."""
+        return probed(self._probe, self.reads)
+
+    @property
     def reasoning(self) -> ReasoningControls:
-        """What the template offers of reasoning. Found by some renders, the first time."""
+        """What is known of `reasoning_controls`: nothing where a render was stopped."""
         try:
-            return probed(self._probe, self.reads)
-        except TemplateStopped:  # which every request will be told
+            return self.reasoning_controls
+        except TemplateStopped as error:
+            if not self._told_of_stop:
+                self._told_of_stop = True
+                log.warning(
+                    "%s: what it offers of reasoning is not known yet: %s", self.origin, error
+                )
             return ReasoningControls()
 
     @cached_property

@@ -126,19 +126,21 @@ class TextModel:
 
     @property
     def _reasoning(self) -> ReasoningControls:
-        return ReasoningControls() if self.template is None else self.template.reasoning
+        return ReasoningControls() if self.template is None else self.template.reasoning_controls
 
     def reasoning_variables(self, wish: Wish, param: str = "") -> Variables:
         """The template's variables for as much reasoning as is asked.
 
-        Raises InvalidRequest naming `param`, if it is given, where a model that always reasons is
-        asked not to.
+        It may render the template. Raises InvalidRequest naming `param`, if it is given, where a
+        model that always reasons is asked not to, and TemplateStopped.
         """
+        if wish == Wish():
+            return {}
         controls = self._reasoning
         if param and wish.none and controls.off is None and (self.thinks or controls.always):
             raise InvalidRequest(
-                f"The model {self.name} knows no reasoning effort 'none': its chat template "
-                "cannot switch reasoning off.",
+                f"The model {self.name} knows no reasoning effort 'none', which {param} asks "
+                "for: its chat template cannot switch reasoning off.",
                 param=param,
             )
         return controls.variables(wish)
@@ -146,8 +148,9 @@ class TextModel:
     def template_variables(self, given: Variables, param: str) -> Variables:
         """A client's variables for the template, under the names that it has for them.
 
-        Raises InvalidRequest naming `param` for a variable that the template never reads. To switch
-        off what a template cannot do is no contradiction.
+        It may render the template. Raises InvalidRequest naming `param` for a variable that the
+        template never reads, and TemplateStopped. To switch off what a template cannot do is no
+        contradiction.
         """
         found: Variables = {}
         for name, value in given.items():

@@ -74,7 +74,7 @@ class Anthropic:
             sampling=body.sampling(text.defaults),
             max_tokens=body.max_tokens,
             tools=body.tool_use(),
-            variables=text.reasoning_variables(body.wish()),
+            variables=await service.prompts.run(request, text.reasoning_variables, body.wish()),
             ending=body.ending,
             wanted=body.wanted(),
             stop_strings=body.stop_strings(),
@@ -101,9 +101,10 @@ class Anthropic:
         messages = conversation(body.system, body.messages)
         service.check_model(body.model)
         text = await service.text()
+        variables = await service.counts.run(request, text.reasoning_variables, body.wish())
         prompt = await rendered(
             *(service.counts, request, text, messages),
-            *(body.tool_use(), text.reasoning_variables(body.wish()), UNBOUNDED, body.ending),
+            *(body.tool_use(), variables, UNBOUNDED, body.ending),
         )
         return json_response({"input_tokens": len(prompt.tokens)})
 

@@ -6,7 +6,8 @@ from typing import Any, get_args
 
 import msgspec
 
-from engine.chat.conversation import Message
+from engine.chat.conversation import NOT_CONTINUED, Message
+from engine.chat.templates import Ending
 from engine.errors import InvalidRequest
 from engine.server.call_arguments import object_of
 from engine.server.nested import answering, refuse_unknown
@@ -80,6 +81,23 @@ ROLES = tuple(str(turn.__struct_config__.tag) for turn in get_args(ChatMessage))
 def conversation(messages: list[ChatMessage]) -> list[Message]:
     """The messages as templates read them. Raises InvalidRequest naming the part at fault."""
     return answering([_message(turn, f"messages[{index}]") for index, turn in enumerate(messages)])
+
+
+def ending_of(
+    messages: list[ChatMessage], *, add_generation_prompt: bool | None, continued: bool
+) -> Ending:
+    """Where the prompt ends. Raises InvalidRequest."""
+    if not continued:
+        return "bare" if add_generation_prompt is False else "answer"
+    if add_generation_prompt:
+        raise InvalidRequest(
+            "add_generation_prompt and continue_final_message exclude each other.",
+            param="continue_final_message",
+        )
+    last = messages[-1]
+    if not isinstance(last, AssistantTurn) or last.tool_calls or last.function_call:
+        raise InvalidRequest(NOT_CONTINUED, param="continue_final_message")
+    return "continued"
 
 
 def _message(turn: ChatMessage, where: str) -> Message:

@@ -6,14 +6,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from engine.chat.conversation import NOT_CONTINUED
 from engine.chat.reasoning import Wish, checked_effort
 from engine.chat.templates import Ending
 from engine.errors import InvalidRequest
 from engine.server.bodies import in_range
 from engine.server.nested import refuse_held
 from engine.server.openai_common import MAX_TOP_LOGPROBS, CommonFields
-from engine.server.openai_messages import AssistantTurn, ChatMessage
+from engine.server.openai_messages import ChatMessage, ending_of
 from engine.server.openai_tools import tool_use_of
 from engine.server.tool_use import ToolUse
 
@@ -73,10 +72,8 @@ class ChatRequest(CommonFields, kw_only=True):
                 "followed them.",
                 param="functions" if self.functions else "function_call",
             )
-        if self.continue_final_message:
-            self._check_continued()
-        self.tool_use()
-        self.wanted()
+        held = self.wanted() is not None or self.tool_use().enforced
+        refuse_held(continued=self.ending == "continued", held=held, param="continue_final_message")
         for name, value, only in (
             ("modalities", self.modalities, ["text"]),
             ("verbosity", self.verbosity, "medium"),
@@ -90,23 +87,13 @@ class ChatRequest(CommonFields, kw_only=True):
         """Raises InvalidRequest."""
         return tool_use_of(self.tools, self.tool_choice, several=self.parallel_tool_calls)
 
-    def _check_continued(self) -> None:
-        if self.add_generation_prompt:
-            raise InvalidRequest(
-                "add_generation_prompt and continue_final_message exclude each other.",
-                param="continue_final_message",
-            )
-        last = self.messages[-1]
-        if not isinstance(last, AssistantTurn) or last.tool_calls or last.function_call:
-            raise InvalidRequest(NOT_CONTINUED, param="continue_final_message")
-        held = self.wanted() is not None or self.tool_use().enforced
-        refuse_held(continued=True, held=held, param="continue_final_message")
-
     @property
     def ending(self) -> Ending:
-        if self.continue_final_message:
-            return "continued"
-        return "bare" if self.add_generation_prompt is False else "answer"
+        return ending_of(
+            self.messages,
+            add_generation_prompt=self.add_generation_prompt,
+            continued=self.continue_final_message,
+        )
 
     def wish(self) -> Wish:
         """How much the model shall reason."""
@@ -115,6 +102,22 @@ class ChatRequest(CommonFields, kw_only=True):
             on = self.thinking.type != "disabled" if on is None else on
             budget = self.thinking.budget_tokens if budget is None else budget
         return Wish(on=on, effort=self.reasoning_effort, budget=budget)
+
+    def switched_off_by(self) -> str:
+        """The field that asks for no reasoning; "" where none does."""
+        thinking = self.thinking
+        asked = {
+            "reasoning_effort": self.reasoning_effort == "none",
+            "enable_thinking": self.enable_thinking is False,
+            "thinking.type": thinking is not None
+            and thinking.type == "disabled"
+            and self.enable_thinking is None,
+            "thinking_budget": self.thinking_budget == 0,
+            "thinking.budget_tokens": thinking is not None
+            and thinking.budget_tokens == 0
+            and self.thinking_budget is None,
+        }
+        return next((name for name, off in asked.items() if off), "")
 
     def token_limit(self) -> int | None:
         limits = [n for n in (self.max_tokens, self.max_completion_tokens) if n is not None]

@@ -67,12 +67,14 @@ class Responses:
         service.check_model(body.model)
         text, ready = await service.ready()
         tools = body.response_tools()
+        with _about_input():
+            variables = await service.prompts.run(request, _variables, body, text)
         turn = Turn(
             messages=messages,
             sampling=body.sampling(text.defaults),
             max_tokens=body.max_output_tokens,
             tools=tools.use,
-            variables=_variables(body, text),
+            variables=variables,
             wanted=body.wanted(),
             logprobs=body.logprobs,
         )
@@ -109,9 +111,9 @@ class Responses:
         text = await service.text()
         with service.served(), _about_input():
             use = body.response_tools().use
+            variables = await service.counts.run(request, _variables, body, text)
             prompt = await rendered(
-                *(service.counts, request, text, messages, use),
-                *(_variables(body, text), UNBOUNDED),
+                *(service.counts, request, text, messages, use), *(variables, UNBOUNDED)
             )
         return json_response(
             {"object": "response.input_tokens", "input_tokens": len(prompt.tokens)}

@@ -9,7 +9,7 @@ import pytest
 
 from engine.chat.model_files import ModelPlace
 from engine.chat.reasoning import EFFORTS, ReasoningControls, Wish, checked_effort
-from engine.chat.templates import ChatTemplate, TemplateSource
+from engine.chat.templates import ChatTemplate, TemplateSource, TemplateStopped
 from engine.chat.text_model import TextModel, load_text_model
 from engine.errors import InvalidRequest
 from tests.chat.known_templates import llama_cpp_templates
@@ -25,6 +25,7 @@ STRICT = (
     "{% set effort = reasoning_effort | default('max') %}{% if effort not in ['low', 'max'] %}"
     "{{ raise_exception('low or max') }}{% endif %}" + TOLD
 )
+ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 BUDGET = PLAIN + "{% if thinking_budget is defined %}At most {{ thinking_budget }}.{% endif %}"
 
 
@@ -88,8 +89,7 @@ def test_a_name_that_changes_nothing_is_no_control(source: str) -> None:
 
 def test_a_template_that_runs_away_has_no_controls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.chat.rendering.RENDER_SECONDS", 0.2)
-    endless = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
-    assert controls(endless + SWITCH) == ReasoningControls()
+    assert controls(ENDLESS + SWITCH) == ReasoningControls()
 
 
 def test_words_that_are_not_on_the_scale_are_refused() -> None:
@@ -181,6 +181,18 @@ def test_a_model_that_always_reasons_says_so(model: TextModel) -> None:
             model.reasoning_variables(wish, "the_field")
         assert raised.value.param == "the_field"
         assert model.reasoning_variables(wish) == {}  # where a protocol cannot say it
+
+
+@pytest.mark.parametrize("model", [ENDLESS + SWITCH], indirect=True)
+def test_who_asks_of_a_template_that_runs_away_is_told(
+    model: TextModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.chat.rendering.RENDER_SECONDS", 0.2)
+    with pytest.raises(TemplateStopped):
+        model.reasoning_variables(OFF, "the_field")
+    with pytest.raises(TemplateStopped):
+        model.template_variables({"thinking": False}, "it")
+    assert model.reasoning_variables(Wish(), "the_field") == {}
 
 
 @pytest.mark.parametrize("model", [PLAIN], indirect=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import signal
@@ -18,8 +19,10 @@ import pytest
 
 from engine.chat import rendering
 from engine.chat.interruption import GivenUp, interruptible
-from engine.chat.render_frames import MAX_PROMPT_CHARS, Outcome
+from engine.chat.reasoning import ReasoningControls
+from engine.chat.render_frames import MAX_PROMPT_CHARS, Outcome, question
 from engine.chat.rendering import PROCESSES, Renderer, RenderProcessFailed, RenderStopped
+from engine.chat.templates import ChatTemplate, TemplateSource
 from tests.project.checkout import ROOT
 from tests.server.running import alive, wait_for
 
@@ -168,6 +171,31 @@ def test_a_prompt_has_a_size(renderer: Renderer) -> None:
     assert outcome is Outcome.STOPPED and str(MAX_PROMPT_CHARS) in why
 
 
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ 'ä' * 60000000 }}",
+        "{{ 'ä😀' * 20000000 }}",
+        "{{ raise_exception('ä' * 60000000) }}",
+    ],
+)
+def test_a_text_that_grows_on_its_way_is_ended(
+    template: str, renderer: Renderer, own: Own, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert works(renderer)
+    first = own()
+    with caplog.at_level(logging.WARNING):
+        try:
+            outcome, made = renderer.ask(template, {})
+        except RenderStopped:
+            outcome, made = Outcome.STOPPED, ""
+        else:
+            assert own() == first
+    assert outcome is Outcome.STOPPED or len(made) >= 60_000_000
+    assert "ended by itself" not in caplog.text
+    assert works(renderer)
+
+
 def test_memory_is_looked_at_from_outside_too(
     renderer: Renderer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +280,24 @@ def test_a_process_that_stands_still_is_ended(
     assert works(renderer)
 
 
+@posix
+def test_a_stall_is_no_knowledge_of_a_template(
+    renderer: Renderer, own: Own, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    switch = "{{ messages[0].content }}{% if enable_thinking %}<think>{% endif %}"
+    template = ChatTemplate(TemplateSource(switch, "it"), {}, renderer)
+    monkeypatch.setattr(rendering, "RENDER_SECONDS", 0.3)
+    for _ in range(2):
+        wait_for(own, 30, "one is there")
+        assert works(renderer)
+        for child in own():
+            child.send_signal(signal.SIGSTOP)
+        assert template.reasoning == ReasoningControls()
+    assert caplog.text.count("of reasoning is not known yet") == 1
+    monkeypatch.undo()
+    assert template.reasoning.off == {"enable_thinking": False}
+
+
 def test_who_leaves_ends_the_work(renderer: Renderer, own: Own) -> None:
     assert works(renderer)
     first, left = own(), threading.Event()
@@ -262,14 +308,72 @@ def test_who_leaves_ends_the_work(renderer: Renderer, own: Own) -> None:
     assert works(renderer)
 
 
-def test_closing_ends_the_work(renderer: Renderer) -> None:
+def test_closing_ends_the_work(renderer: Renderer, own: Own) -> None:
     closing = Renderer()
+    assert works(closing)
+    (child,) = own()
     with ThreadPoolExecutor(1) as threads:
         asked = threads.submit(closing.ask, ENDLESS, {})
-        wait_for(lambda: not asked.done(), 1, "asked")
+        wait_for(lambda: child.cpu_percent(0.05) > 20, 5, "at work")
         closing.close()
         assert isinstance(asked.exception(), GivenUp)
+    assert not own()
     assert works(renderer)
+
+
+def test_whoever_asks_while_it_closes_is_answered_or_sent_away(renderer: Renderer) -> None:
+    closing = Renderer()
+    assert works(closing)
+    asking = threading.Event()
+
+    def asks() -> None:
+        for n in itertools.count():
+            assert text(closing, "{{ n }}", n=n) == str(n)
+            asking.set()
+
+    with ThreadPoolExecutor(20) as threads:
+        asked = [threads.submit(asks) for _ in range(20)]
+        assert asking.wait(30)
+        closing.close()
+        assert {type(each.exception(30)) for each in asked} == {GivenUp}
+    with pytest.raises(GivenUp):
+        closing.ask("a", {})
+    assert works(renderer)
+
+
+def test_processes_that_are_replaced_count_too(
+    renderer: Renderer, own: Own, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rendering, "RENDER_SECONDS", 0.5)
+    most = 0
+    with ThreadPoolExecutor(2 * PROCESSES) as threads:
+        asked = [threads.submit(renderer.ask, ENDLESS, {}) for _ in range(2 * PROCESSES)]
+        while not all(each.done() for each in asked):
+            most = max(most, len(own()))
+        assert {type(each.exception()) for each in asked} == {RenderStopped}
+    monkeypatch.undo()
+    assert works(renderer)
+    assert max(most, len(own())) <= PROCESSES
+
+
+@posix
+@pytest.mark.parametrize("template", [ENDLESS, IN_ONE_STEP])
+def test_a_process_that_nobody_ends_ends_itself(template: str) -> None:
+    code = "import engine.chat.render_process as its; its._ALONE_SECONDS = 1.0; its.main()"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdin=pipe, stdout=pipe) as alone:
+        assert alone.stdin is not None and alone.stdout is not None
+        try:
+            for asked in ("a", "b"):
+                alone.stdin.write(question(asked, {}))
+                alone.stdin.flush()
+                time.sleep(1.2)
+                assert alone.poll() is None  # at rest it has all the time
+            alone.stdin.write(question(template, {}))
+            alone.stdin.flush()
+            assert alone.wait(20) == -signal.SIGALRM
+        finally:
+            alone.kill()
 
 
 @pytest.mark.parametrize("template", [ENDLESS, IN_ONE_STEP])

@@ -261,6 +261,25 @@ def test_no_instruction_is_lost(source: str, messages: list[Any], text: str | No
         assert message["content"] in made
 
 
+def test_no_instruction_is_taken_for_another() -> None:
+    drops_second = (
+        "{% for m in messages %}{% if m.role != 'system' or loop.index0 != 1 %}"
+        "{{ m.role }}:{{ m.content }}|{% endif %}{% endfor %}"
+    )
+    words = " ".join(f"instruction-number-{number}" for number in range(20))
+    many = [part for n in range(9) for part in (USER, {"role": "system", "content": f"Rule {n}"})]
+    for messages in (
+        [USER, SYSTEM, *many, USER],
+        [USER, SYSTEM, {"role": "user", "content": words}],
+    ):
+        assert "Be brief." in template(drops_second).render(messages).text
+
+
+def test_instructions_are_found_where_a_template_changes_letters() -> None:
+    shouts = "{% for m in messages %}{{ m.role }}:{{ m.content | upper }}|{% endfor %}"
+    assert template(shouts).render([USER, SYSTEM, USER]).text == "user:HI|system:BE BRIEF.|user:HI|"
+
+
 def test_several_instructions_stay_where_the_template_knows_them() -> None:
     messages = [SYSTEM, USER, AND, ANSWER, USER]
     text = template(CHATML).render(messages).text
@@ -290,6 +309,26 @@ def test_a_prompt_ends_within_the_answer(source: str, begun: str) -> None:
     )
     assert made == found[0][0]
     assert made.endswith("<|im_start|>assistant\n" + begun) or "trim" in source
+
+
+@pytest.mark.parametrize(
+    ("source", "messages", "text"),
+    [
+        (FIRST_ONLY, [USER, AND], "user:hi\n\nAnd kind.|assistant:It is"),
+        (FIRST_OR_NONE, [USER, AND], "user:hi\n\nAnd kind.|assistant:It is"),
+        (STRICT, [USER, AND], "[user]hi\n\nAnd kind.[assistant]It is"),
+        (
+            FIRST_ONLY,
+            [SYSTEM, USER, ANSWER, AND],
+            "S:Be brief.|user:hi|assistant:hello|user:And kind.|assistant:It is",
+        ),
+    ],
+)
+def test_an_instruction_before_a_beginning_stays_before_it(
+    source: str, messages: list[Any], text: str
+) -> None:
+    begun = {"role": "assistant", "content": "It is"}
+    assert template(source).render([*messages, begun], ending="continued").text == text
 
 
 def test_a_beginning_that_the_template_leaves_out_cannot_be_continued() -> None:

@@ -101,7 +101,8 @@ def test_a_beginning_is_not_held_to_a_format(speaker: Speaker, fields: dict[str,
 
 def test_tokens_are_told_of_what_would_be_rendered(speaker: Speaker) -> None:
     speaker.says("Oslo.")
-    for fields in ({}, CONTINUE, {"add_generation_prompt": False}):
+    off = {"chat_template_kwargs": {"thinking": False}}
+    for fields in ({}, CONTINUE, {"add_generation_prompt": False}, off):
         chat(speaker, messages=BEGUN, extra_body=fields)
         body = {"messages": BEGUN, **fields}
         answer = speaker.server.http.post("/v1/tokenize", json=body).json()
@@ -154,6 +155,34 @@ def test_none_switches_it_off_in_every_protocol(speaker: Speaker) -> None:
     assert speaker.prompt().endswith(over)
     message(speaker)
     assert speaker.prompt().endswith(over)
+
+
+@pytest.fixture(scope="module")
+def thinker(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Speaker]:
+    """Its template has efforts, and no way to switch reasoning off."""
+    always = EFFORT.replace("enable_thinking", "never_read")
+    with speaking(tiny_model, tmp_path_factory.mktemp("thinker"), always) as started:
+        yield started
+
+
+@pytest.mark.parametrize(
+    ("field", "sent"),
+    [
+        ("reasoning_effort", {"reasoning_effort": "none"}),
+        ("enable_thinking", {"enable_thinking": False}),
+        ("thinking.type", {"thinking": {"type": "disabled"}}),
+        ("thinking_budget", {"thinking_budget": 0}),
+        ("thinking.budget_tokens", {"thinking": {"type": "enabled", "budget_tokens": 0}}),
+    ],
+)
+def test_who_cannot_switch_reasoning_off_is_told_what_asked_for_it(
+    thinker: Speaker, field: str, sent: dict[str, Any]
+) -> None:
+    fields = {"model": thinker.model, "messages": ASK, "reasoning_effort": "high", **sent}
+    answer = thinker.server.http.post("/v1/chat/completions", json=fields)
+    error = answer.json()["error"]
+    assert answer.status_code == 400 and error["param"] == field
+    assert f"'none', which {field} asks for" in error["message"]
 
 
 IMAGE = "data:image/png;base64,iVBORw0KGgo="

@@ -18,7 +18,8 @@ CHAT, TEXT, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 PART, PART_AT = {"type": "text", "text": "hi"}, "messages[0].content[0]"
 TOLD = {"role": "tool", "tool_call_id": "1", "content": "seven"}
-THINKING = "chat_template_kwargs.enable_thinking"
+KWARGS = "chat_template_kwargs"
+THINKING = KWARGS + ".enable_thinking"
 
 BEGUN = [USER, {"role": "assistant", "content": "The"}]
 GENERATED, CONTINUE = {"add_generation_prompt": True}, "continue_final_message"
@@ -96,6 +97,26 @@ def test_chat_names_the_field(server: Server, fields: dict[str, Any], param: str
     error = answer.json()["error"]
     assert error["param"] == param and error["type"] == "invalid_request_error"
     assert error["code"] == "invalid_request" and error["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": BEGUN, "continue_final_message": True, **GENERATED}, CONTINUE),
+        ({"messages": [USER], "continue_final_message": True}, CONTINUE),
+        ({"messages": [USER, calling()], "continue_final_message": True}, CONTINUE),
+        ({"messages": [USER], "chat_template_kwargs": {"made_up": 1}}, KWARGS + ".made_up"),
+        ({"messages": [USER], "chat_template_kwargs": {"enable_thinking": True}}, THINKING),
+        ({"messages": [USER], "chat_template_kwargs": {"messages": []}}, KWARGS),
+    ],
+)
+def test_tokenize_refuses_what_chat_refuses(
+    server: Server, fields: dict[str, Any], param: str
+) -> None:
+    answer, chat = server.http.post("/v1/tokenize", json=fields), server.chat(**fields)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == param
+    assert answer.json() == chat.json()
 
 
 def test_what_cannot_change_an_answer_is_taken(server: Server) -> None:
