@@ -8,6 +8,7 @@ import itertools
 import json
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -97,10 +98,24 @@ def wrongly_encoded(server: Server) -> None:
 
 def huge(server: Server) -> None:
     process = psutil.Process(server.process.pid)
-    for path in (CHAT, MESSAGES):
-        for announced in (True, False):
-            assert oversized(server, path, announced=announced).status == 413
-    assert process.memory_info().rss < 4 * HUGE
+    over, before = threading.Event(), process.memory_info().rss
+
+    def peak() -> int:
+        most = 0
+        while not over.wait(0.005):
+            most = max(most, process.memory_info().rss)
+        return most
+
+    with ThreadPoolExecutor(1) as threads:
+        watched = threads.submit(peak)
+        try:
+            for path in (CHAT, MESSAGES):
+                for announced in (True, False):
+                    assert oversized(server, path, announced=announced).status == 413
+        finally:
+            over.set()
+        assert before <= watched.result() < 4 * HUGE
+        assert watched.result() - before < HUGE
 
 
 def slow(server: Server) -> None:

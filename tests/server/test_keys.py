@@ -196,10 +196,23 @@ def test_the_list_tells_when_a_key_was_used(serving: Server, home: Path) -> None
     assert "never" in keys(home, "list").stdout
 
 
-@pytest.mark.parametrize("name", ["", " ", "a b", "ä", "x" * 65, "a/b", "-h", "a\n"])
-def test_what_is_no_name_is_refused(home: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [
+        ("", 2, "nothing is given"),
+        (" ", 2, "nothing is given"),
+        *((name, 1, "is no name for a key") for name in ("a b", "ä", "x" * 65, "a/b", "a\n")),
+    ],
+)
+def test_what_is_no_name_is_refused(home: Path, name: str, code: int, said: str) -> None:
     done = keys(home, "create", name)
-    assert done.stdout == "" or name == "-h"
+    assert done.returncode == code and said in done.stderr and done.stdout == ""
+    assert not (home / "api-keys.json").exists()
+
+
+def test_a_name_that_is_an_option_makes_no_key(home: Path) -> None:
+    done = keys(home, "create", "-h")
+    assert done.returncode == 0 and done.stdout.startswith("usage:")
     assert not (home / "api-keys.json").exists()
 
 
