@@ -295,6 +295,8 @@ def test_a_stall_is_no_knowledge_of_a_template(
         assert template.reasoning == ReasoningControls()
     assert caplog.text.count("of reasoning is not known yet") == 1
     monkeypatch.undo()
+    for child in own():  # those that still stand
+        child.send_signal(signal.SIGCONT)
     assert template.reasoning.off == {"enable_thinking": False}
 
 

@@ -213,15 +213,15 @@ def test_what_is_nested_too_deeply(
 
 
 def test_arguments_that_are_nested_too_deeply(server: Server) -> None:
+    """A history is not refused for what a model wrote: what lies too deep is left out."""
     for depth in DEPTHS:
         text = '{"a":' * depth + "{}" + "}" * depth
         call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": text}}
         turn = {"role": "assistant", "content": "", "tool_calls": [call]}
-        message, param = refusal(server, CHAT, {"messages": [turn, USER]}, "")
-        assert param == "messages[0].tool_calls[0].function.arguments" and param in message
+        assert server.chat(messages=[turn, USER]).status_code == 200
         item = {"type": "function_call", "call_id": "a", "name": "f", "arguments": text}
-        message, param = refusal(server, RESPONSES, {"input": [item]}, "")
-        assert param == "input[0].arguments" and param in message
+        body = {"model": server.model, "input": [item], "max_output_tokens": 4}
+        assert server.http.post(RESPONSES, json=body).status_code == 200
 
 
 def test_schemas_may_be_as_deep_as_their_own_limit_says(server: Server) -> None:
