@@ -69,7 +69,14 @@ def test_they_match_float64(storage: str, rows: int, columns: int, native: Libra
     seed=st.integers(0, 2**31),
 )
 def test_any_shape(
-    storage: str, rows: int, columns: int, tokens: int, threads: int, seed: int, native: Library
+    storage: str,
+    rows: int,
+    columns: int,
+    tokens: int,
+    threads: int,
+    seed: int,
+    native: Library,
+    tier: str,
 ) -> None:
     torch.manual_seed(seed)
     torch.set_num_threads(threads)
@@ -77,6 +84,13 @@ def test_any_shape(
     x = torch.randn(tokens, weight.shape[1]).to(torch.bfloat16)
     bound = x.double().abs() @ plain(weight).abs().T
     limit = (1e-5 if storage in ROUNDED else 1e-6) * bound + 1e-30
+    if tier == "avx2" and storage in ("nvfp4", "mxfp4"):
+        # Activations are rounded to 18 bits of the largest of eight neighbours.
+        eights = torch.nn.functional.pad(x.double().abs(), (0, -x.shape[1] % 8)).unflatten(
+            1, (-1, 8)
+        )
+        largest = eights.amax(-1, keepdim=True).expand_as(eights).flatten(1)[:, : x.shape[1]]
+        limit += 2.0**-17 * (largest @ plain(weight).abs().T)
     difference = products(native, x, weight).double() - x.double() @ plain(weight).T
     assert bool((difference.abs() <= limit).all())
 
