@@ -8,6 +8,10 @@ from urllib.parse import quote, unquote
 _ROOT = "/$defs/root"
 OPTIONS = ("$schema", "x-guidance")
 """Keywords of a whole schema that say how to read it."""
+MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+"""Keywords with schemas under names."""
+DATA = ("enum", "const", "default", "examples")
+"""Keywords with values."""
 
 
 def step(key: str) -> str:
@@ -47,6 +51,22 @@ def reference(place: str) -> str:
 def without_root(text: str) -> str:
     """A message about a schema that `apart` holds, in terms of that schema."""
     return text.replace(_ROOT, "")
+
+
+def without_null_keywords(schema: Any) -> Any:
+    """The schema without keywords that are null, which no keyword but those with values can be:
+    some clients write null for what is not there."""
+    if isinstance(schema, list):
+        return [without_null_keywords(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    said = {key: value for key, value in schema.items() if value is not None or key in DATA}
+    for key, value in said.items():
+        if key in MAPS and isinstance(value, dict):
+            said[key] = {name: without_null_keywords(each) for name, each in value.items()}
+        elif key not in DATA:
+            said[key] = without_null_keywords(value)
+    return said
 
 
 def _moved(value: Any) -> Any:

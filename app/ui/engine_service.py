@@ -19,7 +19,7 @@ from app.core.server_record import ServerRecord
 from app.core.settings import Settings
 from app.core.supervisor import Action, EngineView, Phase, Supervisor
 from app.ui.http import Answer, EventStream, HttpClient
-from engine import __version__, processes
+from engine import __version__, api_keys, processes
 from engine.messages import Stats
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class EngineService(QObject):
         super().__init__(parent)
         self._settings = settings
         self._clock = clock
-        self.http = HttpClient(lambda: settings().api_key, self)
+        self.http = HttpClient(lambda: api_keys.local_key() or settings().api_key, self)
         self.supervisor = Supervisor(clock)
         self.stats = Stats(state="stopped")
         self._shown = self.supervisor.view

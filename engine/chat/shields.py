@@ -17,6 +17,7 @@ from typing import Any
 import tokenizers
 
 from engine.chat.pieces import PieceEncoder
+from engine.errors import InvalidRequest
 
 # Unicode noncharacters: no text uses them, no tokenizer treats them specially.
 SHIELDS = tuple(chr(code) for code in range(0xFDD0, 0xFDF0))
@@ -55,6 +56,49 @@ def _one_of(spellings: Iterable[str]) -> str:
         return text + "(?:" + "|".join(branches) + ")" + ("?" if "" in node else "")
 
     return expression(tree) if tree else "(?!)"
+
+
+def shield_for(messages: list[dict[str, Any]], control_tokens: re.Pattern[str]) -> str:
+    """A character that is in none of the texts and names; "" where none has a control token.
+
+    `control_tokens`: as `starts` makes it. Raises InvalidRequest where every shield is used.
+    """
+    texts = [text for message in messages for text in _texts(message)]
+    if not any(map(control_tokens.search, texts)):
+        return ""
+    for shield in SHIELDS:
+        if not any(shield in text for text in texts):
+            return shield
+    raise InvalidRequest(
+        "The messages hold control-token spellings and every Unicode noncharacter.",
+        param="messages",
+    )
+
+
+def _texts(value: Any) -> Iterable[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield key
+            yield from _texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
+
+
+def shielded(value: Any, control_tokens: re.Pattern[str], shield: str) -> Any:
+    """The same, with every control token in its texts and names broken by the shield."""
+    if isinstance(value, str):
+        return control_tokens.sub(rf"\1{shield}", value)
+    if isinstance(value, dict):
+        return {
+            shielded(key, control_tokens, shield): shielded(item, control_tokens, shield)
+            for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [shielded(item, control_tokens, shield) for item in value]
+    return value
 
 
 class Twin:

@@ -2,30 +2,52 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import jinja2
-from jinja2.exceptions import SecurityError
-
+from engine.chat import tool_history
 from engine.chat.conversation import (
+    NOT_CONTINUED,
+    WAYS_TO_SAY,
     Message,
-    fold_system,
-    merge_turns,
-    tool_calls_as_text,
+    is_instruction,
+    may_go_on,
     tools_as_text,
+    with_marked_instructions,
 )
 from engine.chat.model_files import read_json
-from engine.chat.sandbox import BoundedEnvironment, LimitExceeded, TemplateRefusal
-from engine.chat.shields import SHIELDS, starts
+from engine.chat.reasoning import ASKED, ReasoningControls, probed
+from engine.chat.render_frames import Outcome
+from engine.chat.rendering import Renderer, RenderStopped, shared_renderer
+from engine.chat.shields import shield_for, shielded, starts
 from engine.errors import InvalidRequest, ModelFilesError, UnsupportedModel
 from engine.formats.file_checks import require_file
 
+log = logging.getLogger("headrace.templates")
+
 _RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
+"""Ends the message that is to be continued, so that its end can be found in the prompt. Templates
+know this one, which is transformers'."""
+
+Ending = Literal["answer", "continued", "bare"]
+"""A prompt ends where the assistant's answer begins, within its last message, or after the last
+message, whoever goes on then."""
+
+
+class TemplateStopped(InvalidRequest):
+    """Rendering was ended: it took too long, or too much memory."""
+
+    code = "template_stopped"
+
+
+class _Refused(Exception):
+    """The template itself refuses the messages; with what it says."""
 
 
 @dataclass(frozen=True)
@@ -76,29 +98,97 @@ def _choose(value: Any, origin: str) -> TemplateSource | None:
 
 
 class ChatTemplate:
-    """A compiled template. Safe to use from several threads."""
+    """A model's template. Safe to use from several threads."""
 
-    def __init__(self, source: TemplateSource, special: dict[str, str]) -> None:
-        """`special`: bos_token and its like, which templates write out themselves."""
+    def __init__(
+        self, source: TemplateSource, special: dict[str, str], renderer: Renderer | None = None
+    ) -> None:
+        """`special`: bos_token and its like, which templates write out themselves.
+
+        Raises ModelFilesError for what is no template.
+        """
         self.origin = source.origin
         self._source = source.text
         self._special = special
-        self._environment = BoundedEnvironment()
+        self._renderer = renderer or shared_renderer()
+        self._variables = self._compiled()
+        self._told_of_stop = False
+
+    def _compiled(self) -> frozenset[str]:
+        """Names of the template's variables."""
         try:
-            self._template = self._environment.load(source.text)
-        except jinja2.TemplateSyntaxError as error:
+            outcome, text = self._renderer.ask(self._source, None)
+        except RenderStopped as error:
+            outcome, text = Outcome.STOPPED, str(error)
+        if outcome is Outcome.MISTAKE:
+            line, _, mistake = text.partition(":")
             raise ModelFilesError(
-                f"{source.origin}, line {error.lineno}: the chat template has a mistake: "
-                f"{error.message}."
-            ) from error
-        except RecursionError as error:
-            raise ModelFilesError(
-                f"{source.origin}: the chat template nests too deeply."
-            ) from error
+                f"{self.origin}, line {line}: the chat template has a mistake: {mistake}."
+            )
+        if outcome is not Outcome.RENDERED:
+            raise ModelFilesError(f"{self.origin}: the chat template cannot be compiled: {text}.")
+        return frozenset(text.split())
+
+    def reads(self, name: str) -> bool:
+        """Whether it has a variable of this name."""
+        return name in self._variables
 
     def mentions(self, name: str) -> bool:
-        """Whether the template knows of a role, field or variable of this name."""
+        """Whether this is somewhere in the template: the name of a role or field, a tag."""
         return name in self._source
+
+    @cached_property
+    def reasoning_controls(self) -> ReasoningControls:
+        """What the template offers of reasoning. Found by some renders, until they were not stopped
+        once. Raises TemplateStopped."""
+        return probed(self._probe, self.reads)
+
+    @property
+    def reasoning(self) -> ReasoningControls:
+        """What is known of `reasoning_controls`: nothing where a render was stopped."""
+        try:
+            return self.reasoning_controls
+        except TemplateStopped as error:
+            if not self._told_of_stop:
+                self._told_of_stop = True
+                log.warning(
+                    "%s: what it offers of reasoning is not known yet: %s", self.origin, error
+                )
+            return ReasoningControls()
+
+    @cached_property
+    def takes_tools(self) -> bool:
+        """Whether tools reach the prompt."""
+        offered = self._probe(ASKED, {}, tool_history.EXAMPLE_TOOLS)
+        return tool_history.is_offered(offered)
+
+    @property
+    def takes_tool_use(self) -> bool:
+        """Whether calls and their results reach the prompt as they are."""
+        return self._saying_tool_use is tool_history.as_they_are
+
+    @cached_property
+    def _saying_tool_use(self) -> tool_history.Saying:
+        tools = tool_history.EXAMPLE_TOOLS if self.takes_tools else None
+        for saying in tool_history.WAYS:
+            if tool_history.is_told(self._probe(saying(tool_history.EXAMPLE), {}, tools)):
+                return saying
+        return tool_history.as_text
+
+    @cached_property
+    def _developers(self) -> bool:
+        """Whether there is a developer role of its own, that is more than a user's."""
+        if not self.mentions("developer"):
+            return False
+        words = "Be brief."
+        alone = {
+            role: self._probe([{"role": role, "content": words}, *ASKED])
+            for role in ("developer", "user", "system")
+        }
+        told = {role for role, text in alone.items() if text is not None and words in text}
+        # Of a developer's message no less may be left than of the system's.
+        heard = "developer" in told or "system" not in told
+        return heard and alone["developer"] not in (None, alone["user"])
 
     def render(
         self,
@@ -107,8 +197,9 @@ class ChatTemplate:
         control_tokens: Iterable[str] = (),
         variables: dict[str, Any] | None = None,
         tools: list[dict[str, Any]] | None = None,
+        ending: Ending = "answer",
     ) -> RenderedPrompt:
-        """The prompt up to where the assistant's answer begins.
+        """The prompt, up to where `ending` says.
 
         Spellings of `control_tokens` inside messages are broken by a shield character, so that a
         person can write about them without ending a turn. Raises InvalidRequest when the template
@@ -119,98 +210,106 @@ class ChatTemplate:
                 raise InvalidRequest(
                     f"chat_template_kwargs must not set {name!r}.", param="chat_template_kwargs"
                 )
+        if ending == "continued" and not may_go_on(messages[-1]):
+            raise InvalidRequest(NOT_CONTINUED, param="messages")
         prepared = [self._prepared(message) for message in messages]
-        if not self.mentions("tool_calls"):
-            prepared = tool_calls_as_text(prepared)
-        if tools and not self.mentions("tools"):
-            prepared = tools_as_text(prepared, tools)
+        if any(map(tool_history.is_tool_use, prepared)):
+            prepared = self._saying_tool_use(prepared)
+        if tools and not self.takes_tools:
+            prepared, tools = tools_as_text(prepared, tools), None
         pattern = starts(tuple(control_tokens))
-        shield = _shield_for([*prepared, *(tools or [])], pattern)
+        shield = shield_for([*prepared, *(tools or [])], pattern)
         if shield:
-            prepared = [_shielded(message, pattern, shield) for message in prepared]
-            tools = _shielded(tools, pattern, shield)
+            prepared = [shielded(message, pattern, shield) for message in prepared]
+            tools = shielded(tools, pattern, shield)
         context = {
-            **self._special,
             **(variables or {}),
             "tools": tools,
             "documents": None,
-            "add_generation_prompt": True,
+            "add_generation_prompt": ending == "answer",
         }
+        if ending == "continued":
+            return RenderedPrompt(self._continued(prepared, context), shield)
         return RenderedPrompt(self._first_accepted(prepared, context), shield)
 
     def _prepared(self, message: Message) -> Message:
-        if message["role"] == "developer" and not self.mentions("developer"):
+        if message["role"] == "developer" and not self._developers:
             return {**message, "role": "system"}
-        return message
+        thoughts = message.get("reasoning_content")
+        # Some templates know reasoning by the name that it has in gpt-oss's.
+        return message if thoughts is None else {"thinking": thoughts, **message}
+
+    def _continued(self, messages: list[Message], context: dict[str, Any]) -> str:
+        """The prompt up to the end of the last message's content."""
+        last = messages[-1]
+        tagged = [*messages[:-1], {**last, "content": last["content"] + _TAG}]
+        text = self._first_accepted(tagged, context)
+        end = text.rfind(_TAG.strip())
+        if end < 0 or last["content"].strip() not in text:
+            raise InvalidRequest(
+                "The model's chat template does not write the last message as it is, so that it "
+                "cannot be continued.",
+                param="messages",
+            )
+        # A template that trims messages has trimmed the tag: then it trims what is before it too.
+        return text[:end] if text.startswith(_TAG, end) else text[:end].rstrip()
 
     def _first_accepted(self, messages: list[Message], context: dict[str, Any]) -> str:
-        """Some templates refuse neighbours of one role, or a system role: say it otherwise."""
-        merged = merge_turns(messages)
-        refusal: TemplateRefusal | None = None
-        for attempt in (messages, merged, fold_system(merged)):
+        """Some templates refuse neighbours of one role, or a system role, or pass over system
+        messages that are not the first: say it otherwise."""
+        refusal: _Refused | None = None
+        scattered = any(map(is_instruction, messages[1:]))
+        marked, words = with_marked_instructions(messages) if scattered else ([], [])
+        for said in WAYS_TO_SAY:
             try:
-                return self._render({**context, "messages": attempt})
-            except TemplateRefusal as error:
+                if scattered:
+                    text = self._render({**context, "messages": said(marked)})
+                    if not all(word in text for word in words):
+                        continue
+                return self._render({**context, "messages": said(messages)})
+            except _Refused as error:
                 refusal = refusal or error
         raise InvalidRequest(
-            f"The model's chat template refuses these messages: {refusal}", param="messages"
+            "The model's chat template refuses these messages: "
+            f"{refusal or 'it passes over instructions'}",
+            param="messages",
         )
+
+    def _probe(
+        self,
+        messages: list[Message],
+        variables: dict[str, Any] | None = None,
+        tools: list[dict[str, Any]] | None = None,
+    ) -> str | None:
+        """The prompt; None where the template does not render it. Raises TemplateStopped."""
+        context = {**(variables or {}), "tools": tools, "documents": None}
+        try:
+            return self._render({**context, "messages": messages, "add_generation_prompt": True})
+        except TemplateStopped:
+            raise
+        except (_Refused, InvalidRequest, UnsupportedModel):
+            return None
 
     def _render(self, context: dict[str, Any]) -> str:
         try:
-            return self._environment.render(self._template, context)
-        except TemplateRefusal:
-            raise
-        except LimitExceeded as error:
-            raise InvalidRequest(
-                f"The chat template was stopped: {error}.", param="messages"
-            ) from error
-        except SecurityError as error:
-            raise UnsupportedModel(
-                f"{self.origin}: the chat template does what templates may not: {error}."
-            ) from error
-        except (MemoryError, RecursionError, jinja2.TemplateError, ArithmeticError) as error:
-            raise self._cannot(error) from error
-        except (TypeError, ValueError, AttributeError, LookupError) as error:
-            # Templates are programs: what a message provokes in one is the message's fault.
-            raise self._cannot(error) from error
-
-    @staticmethod
-    def _cannot(error: BaseException) -> InvalidRequest:
-        return InvalidRequest(
-            f"The model's chat template cannot render these messages: {error}", param="messages"
-        )
-
-
-def _shield_for(messages: list[Message], control_tokens: re.Pattern[str]) -> str:
-    texts = [text for message in messages for text in _texts(message)]
-    if not any(map(control_tokens.search, texts)):
-        return ""
-    for shield in SHIELDS:
-        if not any(shield in text for text in texts):
-            return shield
-    raise InvalidRequest(
-        "The messages hold control-token spellings and every Unicode noncharacter.",
-        param="messages",
-    )
-
-
-def _texts(value: Any) -> Iterable[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _texts(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _texts(item)
-
-
-def _shielded(value: Any, control_tokens: re.Pattern[str], shield: str) -> Any:
-    if isinstance(value, str):
-        return control_tokens.sub(rf"\1{shield}", value)
-    if isinstance(value, dict):
-        return {key: _shielded(item, control_tokens, shield) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_shielded(item, control_tokens, shield) for item in value]
-    return value
+            outcome, text = self._renderer.ask(self._source, {**self._special, **context})
+        except RenderStopped as error:
+            outcome, text = Outcome.STOPPED, str(error)
+        match outcome:
+            case Outcome.RENDERED:
+                return text
+            case Outcome.REFUSED:
+                raise _Refused(text)
+            case Outcome.STOPPED:
+                raise TemplateStopped(f"The chat template was stopped: {text}.", param="messages")
+            case Outcome.FORBIDDEN:
+                raise UnsupportedModel(
+                    f"{self.origin}: the chat template does what templates may not: "
+                    f"{text.rstrip('.')}."
+                )
+            case _:
+                # Templates are programs: what a message provokes in one is the message's fault.
+                raise InvalidRequest(
+                    f"The model's chat template cannot render these messages: {text}",
+                    param="messages",
+                )

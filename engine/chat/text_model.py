@@ -16,9 +16,10 @@ from engine.chat.parsers.families import (
     family_of,
     opens_thinking,
 )
+from engine.chat.reasoning import ReasoningControls, Variables, Wish
 from engine.chat.sampling import sampling_defaults
 from engine.chat.structured import Thinking
-from engine.chat.templates import ChatTemplate, TemplateSource, template_source
+from engine.chat.templates import ChatTemplate, Ending, TemplateSource, template_source
 from engine.chat.tokenizer import Tokenizer, end_tokens, load_tokenizer, special_map
 from engine.errors import ContextLengthExceeded, InvalidRequest
 from engine.messages import Sampling, UseVocabulary
@@ -75,8 +76,9 @@ class TextModel:
         context_tokens: int,
         variables: dict[str, Any] | None = None,
         tools: list[dict[str, Any]] | None = None,
+        ending: Ending = "answer",
     ) -> ChatPrompt:
-        """A conversation up to where the answer begins.
+        """A conversation up to where the answer begins, or goes on.
 
         Raises ContextLengthExceeded (quickly, for texts far too long), and InvalidRequest when the
         template refuses the messages or there is none.
@@ -97,6 +99,7 @@ class TextModel:
             control_tokens=tuple(self.tokenizer.special),
             variables=variables,
             tools=tools,
+            ending=ending,
         )
         self._refuse_far_too_long(rendered.text, context_tokens, "messages")
         if rendered.shield:
@@ -104,6 +107,8 @@ class TextModel:
         else:
             tokens = self.tokenizer.encode(rendered.text)
         tokens = fitting(tokens, context_tokens, "messages")
+        if ending == "continued":
+            return ChatPrompt(tokens, _thinking_within(messages[-1]["content"]))
         return ChatPrompt(tokens, self._thinking(rendered.text))
 
     @property
@@ -119,47 +124,48 @@ class TextModel:
             "possible" if self.thinks and not prompt.rstrip().endswith(END_OF_THINKING) else "none"
         )
 
-    def thinking_variables(self, *, on: bool) -> dict[str, Any]:
-        """The template's variables that switch thinking, in the spellings that templates have.
+    @property
+    def _reasoning(self) -> ReasoningControls:
+        return ReasoningControls() if self.template is None else self.template.reasoning_controls
 
-        A template that cannot switch knows none of them.
+    def reasoning_variables(self, wish: Wish, param: str = "") -> Variables:
+        """The template's variables for as much reasoning as is asked.
+
+        It may render the template. Raises InvalidRequest naming `param`, if it is given, where a
+        model that always reasons is asked not to, and TemplateStopped.
         """
-        return dict.fromkeys(("enable_thinking", "thinking"), on)
+        if wish == Wish():
+            return {}
+        controls = self._reasoning
+        if param and wish.none and controls.off is None and (self.thinks or controls.always):
+            raise InvalidRequest(
+                f"The model {self.name} knows no reasoning effort 'none', which {param} asks "
+                "for: its chat template cannot switch reasoning off.",
+                param=param,
+            )
+        return controls.variables(wish)
 
-    def check_read(self, variables: dict[str, Any], param: str) -> None:
-        """Raises InvalidRequest for a variable that the template never reads.
+    def template_variables(self, given: Variables, param: str) -> Variables:
+        """A client's variables for the template, under the names that it has for them.
 
-        To switch off what a template cannot do is no contradiction.
+        It may render the template. Raises InvalidRequest naming `param` for a variable that the
+        template never reads, and TemplateStopped. To switch off what a template cannot do is no
+        contradiction.
         """
-        for name, value in variables.items():
-            known = self.template is None or self.template.mentions(name)
-            if not known and not (name in ("enable_thinking", "thinking") and value is False):
+        found: Variables = {}
+        for name, value in given.items():
+            if self.template is None or self.template.reads(name):
+                found[name] = value
+                continue
+            translated = self._reasoning.translated(name, value)
+            if translated is None and value is not False:
                 raise InvalidRequest(
                     f"{param}.{name} has no effect: the chat template of the model {self.name} "
                     "does not read it.",
                     param=f"{param}.{name}",
                 )
-
-    def effort_variables(self, effort: str, param: str) -> dict[str, Any]:
-        """The template's variables for so much reasoning; `none` switches it off.
-
-        Raises InvalidRequest naming `param` where the template cannot be told so.
-        """
-
-        def mentioned(name: str) -> bool:
-            return self.template is not None and self.template.mentions(name)
-
-        if not effort:
-            return {}
-        if effort == "none" and mentioned("enable_thinking"):
-            return {"enable_thinking": False}
-        if effort == "none" and not mentioned("reasoning_effort"):
-            return {}  # there is nothing to switch off
-        if effort == "none" or not mentioned("reasoning_effort"):
-            raise InvalidRequest(
-                f"The model {self.name} knows no reasoning effort {effort!r}.", param=param
-            )
-        return {"reasoning_effort": effort}
+            found.update(translated or {})
+        return found
 
     def vocabulary(self) -> UseVocabulary:
         """What the runtime must know to hold an answer to a grammar."""
@@ -168,13 +174,6 @@ class TextModel:
             special=sorted(self.tokenizer.special_ids),
             ends=list(self.end_tokens),
         )
-
-    def effort_hint(self, effort: str) -> dict[str, Any]:
-        """The same where a model that knows no such effort may answer as it does."""
-        try:
-            return self.effort_variables(effort, "")
-        except InvalidRequest:
-            return {}
 
     def text_prompt(self, text: str, *, context_tokens: int) -> list[int]:
         """Tokens of a plain text, with what the tokenizer itself puts in front."""
@@ -186,6 +185,11 @@ class TextModel:
         least = self.tokenizer.at_least(text, context_tokens)
         if least > context_tokens:
             raise PromptTooLong(least, context_tokens, param, exact=False)
+
+
+def _thinking_within(content: str) -> Thinking:
+    """Of an answer that goes on after this."""
+    return "opened" if content.rfind(THINK) > content.rfind(END_OF_THINKING) else "none"
 
 
 def fitting(tokens: list[int], context_tokens: int, param: str) -> list[int]:

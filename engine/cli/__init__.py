@@ -1,4 +1,4 @@
-"""The engine's verbs: serve, chat, bench. One file a verb, for what it takes and what it starts."""
+"""The engine's verbs, one file each for what a verb takes and what it starts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import engine
-from engine.cli import bench, chat, serve
+from engine.cli import bench, chat, keys, serve
 from engine.errors import HeadraceError, PortInUse
 
-VERBS = {"serve": serve, "chat": chat, "bench": bench}
+VERBS = {"serve": serve, "chat": chat, "bench": bench, "keys": keys}
 """The module of each verb: its SUMMARY, DESCRIPTION, add_options and run."""
 _TIME = "%H:%M:%S"
 EXIT_ERROR, EXIT_USAGE, EXIT_PORT, EXIT_INTERRUPTED = 1, 2, 3, 130

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from engine.chat.parsers.families import FAMILIES
 from engine.cli.engine_options import add_engine_options, engine_options
-from engine.cli.values import given, key, number, whole
+from engine.cli.values import given, key, number, origin, whole
 from engine.errors import InvalidRequest
 from engine.options import API_KEY_RULE, DEFAULT_PORT, is_api_key
 
@@ -29,7 +29,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--api-key",
         type=key,
         metavar="KEY",
-        help="want this key of clients; other users of the machine can see it in process lists",
+        help="want this key of clients, or one of `headrace keys`; other users of the machine can "
+        "see it in process lists",
     )
     secret.add_argument(
         "--api-key-file", type=given, metavar="PATH", help="the same with the key in a file"
@@ -57,19 +58,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="further host name that clients may use; may be given several times",
     )
     add(
+        "--cors-origin",
         "--allow-origin",
-        type=given,
+        dest="cors_origin",
+        type=origin,
         action="append",
         default=[],
         metavar="ORIGIN",
-        help="web page origin that may use the server, such as https://example.org or null; may be "
-        "given several times",
+        help="web page that may use the server, such as https://example.org, null, or * for all; "
+        "may be given several times; without it no page may",
     )
     add(
         "--tool-parser",
         choices=[family.name for family in FAMILIES],
         default="",
         help="how the model writes reasoning and tool calls, where its template does not show it",
+    )
+    add(
+        "--record",
+        type=given,
+        metavar="FILE",
+        help="write a JSON line for every request to this file: body with prompts, tokens, times; "
+        "keys are not in it",
     )
     add(
         "--access-log",
@@ -92,7 +102,8 @@ def run(options: argparse.Namespace) -> int:
             owner_grace_s=options.owner_grace,
             step_timeout_s=options.step_timeout,
             allow_hosts=tuple(options.allow_host),
-            allow_origins=tuple(options.allow_origin),
+            cors_origins=tuple(options.cors_origin),
+            record=Path(options.record).expanduser() if options.record else None,
             tool_parser=options.tool_parser,
             access_log=(
                 not sys.stderr.isatty() if options.access_log is None else options.access_log

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from engine.options import API_KEY_RULE, is_api_key
 
+_PORTS = {"http": ":80", "https": ":443"}
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
 
@@ -25,6 +26,21 @@ def key(text: str) -> str:
     if not is_api_key(text):
         raise ArgumentTypeError(API_KEY_RULE)
     return text
+
+
+def origin(text: str) -> str:
+    """An origin as browsers write it: in lower case, without a path and the scheme's own port."""
+    if not text.strip():
+        raise ArgumentTypeError("nothing is given: the text is empty")
+    if text in ("*", "null"):
+        return text
+    match = re.fullmatch(
+        r"([a-z][a-z0-9+.-]*)://([^/?#@\s:\[\]*]+|\[[0-9a-f:.]+\])(:\d+)?/?", text.lower()
+    )
+    if match is None:
+        raise ArgumentTypeError(f"{text!r} is no origin such as https://example.org or *")
+    scheme, host, port = match.groups()
+    return f"{scheme}://{host}{'' if port in (None, _PORTS.get(scheme)) else port}"
 
 
 def whole(low: int, high: int | None = None) -> Callable[[str], int]:

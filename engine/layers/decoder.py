@@ -17,10 +17,11 @@ class DecoderLayer:
     mixer: Callable[[Tensor, Step], Tensor]
     feed_forward_norm: RmsNorm
     feed_forward: Callable[[Tensor], Tensor]
+    """Its result is written to."""
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         """x [N, hidden] of all sequences of the step: [N, hidden]. Its keys, values and states are
         written on the way."""
         mixed = self.mixer(self.mixer_norm(x), step)
         x, normed = self.feed_forward_norm.after_adding(x, mixed)
-        return x + self.feed_forward(normed)
+        return self.feed_forward(normed).add_(x)

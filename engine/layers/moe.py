@@ -16,7 +16,8 @@ class ExpertsForward(Protocol):
     """The routed experts of all layers, wherever their weights are."""
 
     def __call__(self, layer: int, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-        """x [T, hidden], ids int64 [T, k], weights float32 [T, k]: the weighted sum [T, hidden]."""
+        """x [T, hidden], ids int64 [T, k], weights float32 [T, k]: the weighted sum [T, hidden],
+        which is the caller's to write to."""
         ...
 
 
@@ -38,7 +39,8 @@ class Moe:
         out = self.experts(self.layer, x, ids, weights)
         if self.shared is None:
             return out
+        # In place: both are this call's own, and new memory costs as much as the arithmetic.
         shared = self.shared(x)
         if self.shared_gate is not None:
-            shared = (shared * torch.sigmoid(self.shared_gate(x).to(torch.float32))).to(x.dtype)
-        return out + shared
+            shared.mul_(torch.sigmoid(self.shared_gate(x).to(torch.float32)))
+        return out.add_(shared)

@@ -85,15 +85,15 @@ class GrammarCompiler:
 
         from engine.runtime.grammar_faults import LIMITS, fault_of
 
-        if len(text) > MAX_CHARS:
-            raise InvalidRequest(
-                f"The grammar has {len(text)} characters; the limit is {MAX_CHARS}.",
-                param="grammar",
-            )
         try:
             document = msgspec.json.decode(text, type=GrammarDocument)
         except msgspec.MsgspecError as error:
             raise InvalidRequest(f"The grammar is no document: {error}", param="grammar") from error
+        param = document.sources[0].param if document.sources else "grammar"
+        if len(text) > MAX_CHARS:
+            raise InvalidRequest(
+                f"The grammar has {len(text)} characters; the limit is {MAX_CHARS}.", param=param
+            )
         inner = [{"name": name, **each} for name, each in document.named.items()]
         whole = {"grammars": [{"lark_grammar": _HEADER + document.start}, *inner]}
         grammar = msgspec.json.encode(whole).decode()
@@ -102,7 +102,7 @@ class GrammarCompiler:
             matcher.compute_bitmask()  # the first one finds what is allowed, but takes too much
         if matcher.is_error():
             raise fault_of(document, matcher.get_error())
-        return TokenGrammar(matcher, document.sources[0].param if document.sources else "grammar")
+        return TokenGrammar(matcher, param)
 
 
 class _Vocabulary:

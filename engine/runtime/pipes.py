@@ -5,12 +5,9 @@ Nothing heavy is imported here: the reader must run before torch is loaded.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import queue
-import signal
-import sys
 import threading
 
 from engine.messages import HEADER_BYTES, AnyEvent, body_length, pack
@@ -19,39 +16,6 @@ logger = logging.getLogger(__name__)
 
 GRACE_SECONDS = 0.5
 """What the engine thread gets to end by itself once the server has closed the pipe."""
-
-
-def claim_pipes() -> tuple[int, int]:
-    """The descriptors of the server's pipes, in and out.
-
-    From here on descriptor 0 is empty and descriptor 1 is stderr: a stray print, of Python or of a
-    native library, lands in the log and cannot break the frames.
-    """
-    read_fd, write_fd = os.dup(0), os.dup(1)
-    if sys.platform == "win32":
-        import msvcrt
-
-        msvcrt.setmode(read_fd, os.O_BINARY)
-        msvcrt.setmode(write_fd, os.O_BINARY)
-    empty = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(empty, 0)
-    os.close(empty)
-    os.dup2(2, 1)
-    return read_fd, write_fd
-
-
-def die_with_parent() -> None:
-    """Linux: have the kernel kill this process when the thread that started it ends.
-
-    The closed pipe says the same everywhere; this also covers a reader thread that cannot run
-    because a native call holds the interpreter lock.
-    """
-    if sys.platform != "linux":
-        return
-    set_parent_death_signal = 1
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0):
-        logger.warning("no parent-death signal: %s", os.strerror(ctypes.get_errno()))
 
 
 class FrameReader(threading.Thread):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from engine.child_process import claim_pipes, die_with_parent
 from engine.errors import ErrorRecord, HeadraceError
 from engine.messages import (
     AnyCommand,
@@ -33,7 +34,7 @@ from engine.messages import (
     unpack_commands,
 )
 from engine.runtime.openmp import wait_without_spinning
-from engine.runtime.pipes import FrameReader, FrameWriter, claim_pipes, die_with_parent
+from engine.runtime.pipes import FrameReader, FrameWriter
 
 if TYPE_CHECKING:
     from engine.runtime.engine import Engine

@@ -69,6 +69,9 @@ class Acceptor:
                 await self._make_room(str(error.strerror))
                 continue
             try:
+                # Each token is sent at once, not held until a client has acknowledged the one
+                # before it, which it may put off for 40 ms.
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 await loop.connect_accepted_socket(self._make, client)
             except OSError as error:
                 log.debug("a connection ended at once: %s", error)

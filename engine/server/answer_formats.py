@@ -6,6 +6,7 @@ from typing import Any
 
 from engine.chat.structured import AnswerFormat
 from engine.errors import InvalidRequest
+from engine.schemas import without_null_keywords
 from engine.server.nested import refuse_unknown
 
 _ANY_OBJECT = {"type": "object"}
@@ -58,4 +59,4 @@ def _schema(schema: Any, where: str, default: Any) -> Any:
         schema = default
     if not isinstance(schema, dict | bool):
         raise InvalidRequest(f"{where} is not a JSON schema.", param=where)
-    return schema
+    return without_null_keywords(schema)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from engine.chat.text_model import TextModel
 from engine.errors import HeadraceError
 from engine.server.anthropic_answers import MessageAnswer, event
 from engine.server.anthropic_messages import conversation
@@ -76,7 +74,8 @@ class Anthropic:
             sampling=body.sampling(text.defaults),
             max_tokens=body.max_tokens,
             tools=body.tool_use(),
-            variables=_variables(body, text),
+            variables=await service.prompts.run(request, text.reasoning_variables, body.wish()),
+            ending=body.ending,
             wanted=body.wanted(),
             stop_strings=body.stop_strings(),
         )
@@ -102,9 +101,10 @@ class Anthropic:
         messages = conversation(body.system, body.messages)
         service.check_model(body.model)
         text = await service.text()
+        variables = await service.counts.run(request, text.reasoning_variables, body.wish())
         prompt = await rendered(
             *(service.counts, request, text, messages),
-            *(body.tool_use(), _variables(body, text), UNBOUNDED),
+            *(body.tool_use(), variables, UNBOUNDED, body.ending),
         )
         return json_response({"input_tokens": len(prompt.tokens)})
 
@@ -134,9 +134,3 @@ class Anthropic:
                                     yield event(part)
                 except HeadraceError as error:
                     yield event(anthropic_error(error))
-
-
-def _variables(body: CountRequest, text: TextModel) -> dict[str, Any]:
-    """Effort is a hint here: clients send it to every model."""
-    on = body.thinking.type != "disabled"
-    return {**text.thinking_variables(on=on), **text.effort_hint(body.effort)}

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 import msgspec
 
 from engine.chat.conversation import Message
 from engine.errors import InvalidRequest
+from engine.server.call_arguments import object_of
 from engine.server.nested import answering, refuse_unknown
 
 Blocks = str | list[dict[str, Any]]
 
 
 class Turn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    role: str
+    role: Annotated[str, msgspec.Meta(extra_json_schema={"enum": ["user", "assistant", "system"]})]
     content: Blocks
+
+    @property
+    def calls(self) -> bool:
+        """Whether a tool is called in it."""
+        return isinstance(self.content, list) and any(
+            block.get("type") == "tool_use" for block in self.content
+        )
 
 
 def conversation(system: Blocks, turns: list[Turn]) -> list[Message]:
@@ -43,15 +52,22 @@ def conversation(system: Blocks, turns: list[Turn]) -> list[Message]:
 
 
 def _text_of(content: Blocks, where: str) -> str:
-    if isinstance(content, str):
-        return content
-    return "\n".join(
-        _field(block, "text", f"{where}[{index}]")
-        for index, block in enumerate(content)
-        if _kind(block, f"{where}[{index}]", ("text",))
-    )
+    return content if isinstance(content, str) else "\n".join(_texts(content, where, ("text",)))
 
 
+def _texts(content: list[dict[str, Any]], where: str, known: tuple[str, ...]) -> Iterator[str]:
+    """Those of blocks that are text, or documents."""
+    for index, block in enumerate(content):
+        at = f"{where}[{index}]"
+        is_text = _kind(block, at, known) == "text"
+        yield _field(block, "text", at) if is_text else _document(block, at)
+
+
+_ELSEWHERE = (
+    *("server_tool_use", "search_tool_result", "fetch_tool_result", "execution_tool_result"),
+    *("mcp_tool_use", "mcp_tool_result"),
+)
+"""Ends of the types of blocks that tools leave which run at the service."""
 _FIELDS = {
     "text": ("text",),
     "document": ("source", "title", "context"),
@@ -83,12 +99,15 @@ def _field(block: dict[str, Any], name: str, where: str) -> str:
 
 
 def _assistant(turn: Turn, where: str) -> Message:
-    """Text, thinking and tool calls of one turn; redacted thinking says nothing to a model."""
+    """Text, thinking and tool calls of one turn; redacted thinking says nothing to a model, and
+    what tools of another service have done is left out."""
     if isinstance(turn.content, str):
         return {"role": "assistant", "content": turn.content}
     texts, thoughts, calls = [], [], []
     for index, block in enumerate(turn.content):
         at = f"{where}.content[{index}]"
+        if str(block.get("type")).endswith(_ELSEWHERE):
+            continue
         kind = _kind(block, at, ("text", "thinking", "redacted_thinking", "tool_use"))
         if kind == "text":
             texts.append(_field(block, "text", at))
@@ -105,9 +124,7 @@ def _assistant(turn: Turn, where: str) -> Message:
 
 
 def _tool_use(block: dict[str, Any], where: str) -> dict[str, Any]:
-    arguments = block.get("input", {})
-    if not isinstance(arguments, dict):
-        raise InvalidRequest(f"{where}.input is not an object.", param=f"{where}.input")
+    arguments = object_of(block.get("input"))
     return {
         "id": _field(block, "id", where),
         "type": "function",
@@ -130,7 +147,7 @@ def _user(turn: Turn, where: str) -> list[Message]:
         if texts:
             messages.append({"role": "user", "content": "\n".join(texts)})
             texts = []
-        content = _text_of(block.get("content", ""), f"{at}.content")
+        content = _result(block.get("content", ""), f"{at}.content")
         if block.get("is_error"):
             content = f"Error: {content}" if content else "Error"
         messages.append(
@@ -143,6 +160,15 @@ def _user(turn: Turn, where: str) -> list[Message]:
     if texts or not messages:
         messages.append({"role": "user", "content": "\n".join(texts)})
     return messages
+
+
+def _result(content: Any, where: str) -> str:
+    """What a tool has answered."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
+        raise InvalidRequest(f"{where} is neither text nor a list of blocks.", param=where)
+    return "\n".join(_texts(content, where, ("text", "document")))
 
 
 def _document(block: dict[str, Any], where: str) -> str:

@@ -9,14 +9,17 @@ from typing import Any, Literal
 
 import msgspec
 
+from engine.chat.conversation import NOT_CONTINUED
+from engine.chat.reasoning import Wish, checked_effort
 from engine.chat.structured import AnswerFormat
+from engine.chat.templates import Ending
 from engine.errors import HeadraceError, InvalidRequest
 from engine.messages import Sampling
 from engine.server.answer_formats import answer_format
 from engine.server.anthropic_messages import Blocks, Turn
 from engine.server.anthropic_tools import tool_use_of
 from engine.server.bodies import in_range, sampling_in_range
-from engine.server.nested import CONTINUED
+from engine.server.nested import refuse_held
 from engine.server.openai_common import checked_stops, chosen_sampling
 from engine.server.tool_use import ToolUse
 
@@ -27,7 +30,7 @@ class ThreadNotFound(HeadraceError):
 
 
 class Thinking(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The budget is not enforced, and thoughts are always shown."""
+    """The budget is told to models whose template knows one, and thoughts are always shown."""
 
     type: Literal["enabled", "adaptive", "disabled"] = "disabled"
     budget_tokens: int = 0
@@ -44,7 +47,8 @@ class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     tool_choice: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "auto"})
     thinking: Thinking = Thinking()
     output_config: dict[str, Any] = {}
-    """Its format works; its effort where the template knows one."""
+    """Its format works; its effort where the template knows one; a budget for a whole task, of
+    which this is one request, is a hint."""
     output_format: dict[str, Any] = {}
     """An older place of the format."""
     mcp_servers: list[Any] = []
@@ -68,17 +72,29 @@ class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         if self.mcp_servers:
             raise InvalidRequest("mcp_servers is not supported.", param="mcp_servers")
         for key in self.output_config:
-            if key not in ("effort", "format"):
+            if key not in ("effort", "format", "task_budget"):
                 raise InvalidRequest(
                     f"output_config.{key} is not supported.", param=f"output_config.{key}"
                 )
         effort = self.output_config.get("effort", "")
         if not isinstance(effort, str):
             raise InvalidRequest("output_config.effort is not text.", param="output_config.effort")
+        checked_effort(effort, "output_config.effort")
+        in_range(self.thinking.budget_tokens, "thinking.budget_tokens", 0)
+
+    def wish(self) -> Wish:
+        """How much the model shall reason."""
+        return Wish(
+            on=self.thinking.type != "disabled",
+            effort=str(self.output_config.get("effort", "")),
+            budget=self.thinking.budget_tokens or None,
+        )
 
     @property
-    def effort(self) -> str:
-        return str(self.output_config.get("effort", ""))
+    def ending(self) -> Ending:
+        """A last message of the assistant is the beginning of the answer."""
+        last = self.messages[-1]
+        return "continued" if last.role == "assistant" and not last.calls else "answer"
 
     def tool_use(self) -> ToolUse:
         """Raises InvalidRequest."""
@@ -114,11 +130,11 @@ class MessagesRequest(CountRequest, kw_only=True):
         in_range(self.max_tokens, "max_tokens", 1)
         sampling_in_range(self)
         self.stop_strings()
-        if self.messages[-1].role == "assistant":
-            raise InvalidRequest(
-                CONTINUED,
-                param=f"messages.{len(self.messages) - 1}.role",
-            )
+        last = f"messages.{len(self.messages) - 1}"
+        if self.messages[-1].role == "assistant" and self.ending != "continued":
+            raise InvalidRequest(NOT_CONTINUED, param=last)
+        held = self.wanted() is not None or self.tool_use().enforced
+        refuse_held(continued=self.ending == "continued", held=held, param=last)
         if self.thread.get("type") == "continue":
             raise ThreadNotFound(
                 "No message threads are kept here.", hint="Send the whole conversation."

@@ -44,4 +44,5 @@ def _function(tool: dict[str, Any], where: str) -> Function:
         tool.get("description"),
         tool.get("input_schema"),
         tool.get("strict"),
+        field="input_schema",
     )

@@ -13,9 +13,20 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.errors import HeadraceError
-from engine.server import anthropic, completions, control, models, openai, responses, tokens
+from engine.server import (
+    anthropic,
+    completions,
+    control,
+    models,
+    openai,
+    openapi,
+    responses,
+    tokens,
+)
 from engine.server.http import HUNG_UP, MethodNotAllowed, NotFound, error_response
+from engine.server.keys import KeyRing
 from engine.server.ownership import Ownership
+from engine.server.recording import Recorder
 from engine.server.security import Security
 from engine.server.service import Service
 
@@ -31,10 +42,11 @@ def create_app(
     ownership: Ownership,
     end: Callable[[str], None],
     *,
-    api_key: str = "",
+    keys: KeyRing,
     allow_hosts: Sequence[str] = (),
-    allow_origins: Sequence[str] = (),
+    cors_origins: Sequence[str] = (),
     access_log: bool = True,
+    recorder: Recorder | None = None,
 ) -> ASGIApp:
     """`end(reason)` shuts the server down in order."""
     handlers: dict[type[Exception] | int, Callable[[Request, Exception], Awaitable[Response]]] = {
@@ -51,22 +63,23 @@ def create_app(
         *anthropic.routes(service),
     ]
     for route in serving:
-        route.app = Served(service, route.app)
+        route.app = Served(service, recorder.wrapped(route.app) if recorder else route.app)
+    offered = [
+        *serving,
+        *models.routes(service),
+        *control.routes(service, ownership, end),
+    ]
     app = Starlette(
-        routes=[
-            *serving,
-            *models.routes(service),
-            *control.routes(service, ownership, end),
-        ],
+        routes=[*offered, openapi.route(offered)],
         exception_handlers=handlers,
     )
     app.router.redirect_slashes = False
     secured = Security(
         app,
-        api_key=api_key,
+        keys=keys,
         control_token=ownership.token,
         allow_hosts=allow_hosts,
-        allow_origins=allow_origins,
+        cors_origins=cors_origins,
     )
     return AccessLog(secured) if access_log else secured
 
@@ -93,6 +106,8 @@ async def _http(request: Request, error: Exception) -> Response:
         hint = "The base URL must end in /v1."
     elif path.startswith("/v1/v1/"):
         hint = "The base URL ends in /v1 and the client adds another: leave one out."
+    elif "//" in path or path.endswith("/"):
+        hint = "The path has a slash too many: the base URL should not end in one."
     return error_response(
         path, NotFound(f"There is nothing at {request.method} {path}.", hint=hint)
     )

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,10 +14,15 @@ from starlette.requests import Request
 
 from engine.chat.sampling import RANGES
 from engine.errors import InvalidRequest
+from engine.server.recording import current
 
 T = TypeVar("T")
 
 MAX_BODY_BYTES = 32 << 20
+MAX_LEVELS = 128
+"""Of nesting. Whatever reads a body level by level stays far from Python's limit of recursion."""
+_PLACE_STEPS = 4
+"""Of a place that lies too deep, as many are said: those down to a tool's schema."""
 LARGEST = (1 << 31) - 1
 """Of counts in a request: beyond every context, and within what the runtime's records hold."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -36,6 +41,13 @@ class UnsupportedEncoding(InvalidRequest):
 
 async def read_body(request: Request) -> bytes:
     """The whole body, decompressed. Raises BodyTooLarge, UnsupportedEncoding, InvalidRequest."""
+    body = await _read_body(request)
+    if recording := current():
+        recording.body = body
+    return body
+
+
+async def _read_body(request: Request) -> bytes:
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > MAX_BODY_BYTES:
         raise _too_large()
@@ -75,8 +87,9 @@ def _too_large() -> BodyTooLarge:
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
-    """A JSON object. Raises InvalidRequest that says where the text goes wrong, or which field
-    holds what JSON has no word for: NaN, an infinity, half of a surrogate pair."""
+    """A JSON object. Raises InvalidRequest that says where the text goes wrong or is nested deeper
+    than MAX_LEVELS, or which field holds what JSON has no word for: NaN, an infinity, half of a
+    surrogate pair."""
     body = body.removeprefix(_BYTE_ORDER_MARK)
     try:
         value = msgspec.json.decode(body)
@@ -84,7 +97,39 @@ def parse_json(body: bytes) -> dict[str, Any]:
         raise _not_json(body) from error
     if not isinstance(value, dict):
         raise InvalidRequest("The body is not a JSON object.")
+    if too_deep(value):
+        place = _deepest(value)
+        raise InvalidRequest(
+            f"{place} is nested too deeply: a body has at most {MAX_LEVELS} levels.", param=place
+        )
     return value
+
+
+def too_deep(value: Any) -> bool:
+    """Whether a value of JSON has more than MAX_LEVELS levels of objects and lists."""
+    level = [value]
+    for _ in range(MAX_LEVELS + 1):
+        level = [item for each in level for item in _within(each) if isinstance(item, dict | list)]
+    return bool(level)
+
+
+def _within(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
+
+
+def _deepest(value: Any) -> str:
+    """The begin of the way to what lies deepest."""
+    level: list[tuple[tuple[Any, ...], Any]] = [((), value)]
+    while level:
+        steps = level[0][0]
+        level = [
+            ((*path, key)[:_PLACE_STEPS], item)
+            for path, each in level
+            for key, item in (each.items() if isinstance(each, dict) else enumerate(each))
+            if isinstance(item, dict | list)
+        ]
+    said = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
+    return said.removeprefix(".")
 
 
 def _not_json(body: bytes) -> InvalidRequest:
@@ -162,8 +207,6 @@ def convert(
             if key in present:
                 present[key] = without_nulls(present[key])
         return msgspec.convert(present, type_)
-    except RecursionError as error:
-        raise InvalidRequest("The body is nested too deeply.") from error
     except msgspec.ValidationError as error:
         raise _invalid(str(error), present, tags) from error
 
@@ -211,11 +254,12 @@ def _shown(value: Any, path: str) -> str:
     return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 3]}..."
 
 
-_VERBATIM = frozenset({"arguments", "input"})
+_VERBATIM = frozenset({"arguments", "input", "parameters", "input_schema", "schema"})
+"""A call's arguments, and JSON schemas: in both null is a value like others."""
 
 
 def without_nulls(value: Any) -> Any:
-    """Nested objects without their null members, except inside a tool call's own arguments."""
+    """Nested objects without their null members, but for those that hold other people's JSON."""
     if isinstance(value, dict):
         return {
             key: item if key in _VERBATIM else without_nulls(item)

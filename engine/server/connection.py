@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import re
 import sys
 from http import HTTPStatus
 from typing import Literal
@@ -31,6 +32,9 @@ BODY_S = 30.0
 BODY_LEAST_BYTES = 1024
 LINGER_S = 2.0
 """Time that a refused client gets to read why, before its connection is gone."""
+
+_QUOTED = re.compile(r":? (?:bytearray\()?b['\"]")
+"""Where h11 begins to quote what it could not read."""
 
 _UNANSWERED = (h11.IDLE, h11.SEND_RESPONSE, h11.SEND_BODY)
 
@@ -144,7 +148,10 @@ class Connection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """uvicorn calls it, with its one sentence `msg`, where it has caught h11's error."""
         error = sys.exc_info()[1]
-        log.warning("a client sent what is no valid HTTP/1.1: %s", error or msg)
+        # What was sent may be a body that is longer than it was said to be: a prompt, and no line
+        # of the log.
+        kind = _QUOTED.split(str(error or msg))[0]
+        log.warning("a client sent what is no valid HTTP/1.1: %s", kind)
         status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
         if status == HeadTooLarge.status:
             self._refuse(HeadTooLarge("The request's headers or its path are larger than 64 KiB."))

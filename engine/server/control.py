@@ -20,15 +20,16 @@ from engine.server.http import (
     NotAuthorised,
     json_response,
 )
+from engine.server.keys import same_secret
 from engine.server.ownership import Ownership
-from engine.server.security import bearer_token, same_secret
+from engine.server.security import bearer_token
 from engine.server.service import Service
 
 RESIDENCY_S = 10.0
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 60.0
 
 
-class _Owner(msgspec.Struct, forbid_unknown_fields=True):
+class Owner(msgspec.Struct, forbid_unknown_fields=True):
     pid: int
 
 
@@ -114,7 +115,7 @@ class Control:
 
     async def owner(self, request: Request) -> Response:
         self._check_token(request)
-        body = convert(parse_json(await read_body(request)), _Owner)
+        body = convert(parse_json(await read_body(request)), Owner)
         self._ownership.adopt(body.pid)
         return json_response({"owner_pid": body.pid})
 

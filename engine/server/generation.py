@@ -23,6 +23,7 @@ from engine.messages import (
     Submit,
 )
 from engine.server.output import Delta, Output
+from engine.server.recording import current
 from engine.server.request_stream import RequestStream
 from engine.server.runtime_link import RecordedError, RuntimeLink
 
@@ -80,6 +81,8 @@ async def generate(
 
     Closing the generator (the client hung up) cancels the request in the runtime.
     """
+    recording = current()
+    notes = recording.generation(generation.prompt) if recording else None
     stream = await link.submit(
         Submit(
             request=0,
@@ -103,8 +106,12 @@ async def generate(
         async for event in stream:
             match event:
                 case Admitted():
+                    if notes:
+                        notes.admitted(event.cached_tokens)
                     yield Started(event.prompt_tokens, event.cached_tokens)
                 case Sampled() if not output.is_over():
+                    if notes:
+                        notes.sampled(event.token)
                     delta = output.take(event)
                     if delta:
                         yield delta
@@ -112,8 +119,12 @@ async def generate(
                         await _stop(stream, output.sampled)
                 case Finished():
                     for last in _last_events(event, output):
+                        if notes and isinstance(last, Ended):
+                            notes.ended(last.reason)
                         yield last
                 case RequestFailed():
+                    if notes:
+                        notes.ended(event.error.code)
                     raise RecordedError(event.error)
     finally:
         if not stream.done:

@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -18,11 +19,13 @@ import uvicorn
 from engine.chat.model_files import locate
 from engine.errors import ErrorRecord, told
 from engine.options import DEFAULT_PORT, EngineOptions
-from engine.server import listening
+from engine.server import exposure, listening
 from engine.server.accepting import Acceptor, connection_bound
 from engine.server.app import create_app
 from engine.server.connection import KEEP_ALIVE_S, Connection
+from engine.server.keys import KeyRing
 from engine.server.ownership import Ownership
+from engine.server.recording import Recorder
 from engine.server.runtime_link import RecordedError, RuntimeLink
 from engine.server.runtime_process import COMMAND
 from engine.server.service import Service
@@ -43,9 +46,12 @@ class ServeOptions:
     owner_grace_s: float = 60.0
     step_timeout_s: float = 120.0
     allow_hosts: tuple[str, ...] = field(default=())
-    allow_origins: tuple[str, ...] = field(default=())
+    cors_origins: tuple[str, ...] = field(default=())
+    """Web pages that may use the server, as browsers write their origins; `*` is all."""
     access_log: bool = True
     """Whether every request leaves a line in the log: method, path, status, time."""
+    record: Path | None = None
+    """File that gets a line for every request, with its body."""
     tool_parser: str = ""
     """Family of the model's reasoning and tool calls; "" means what its template shows."""
     runtime_command: tuple[str, ...] = COMMAND
@@ -60,6 +66,8 @@ def serve(options: ServeOptions) -> None:
     place = locate(options.engine.model)
     listening.allow_many_connections()
     sockets = listening.listen(options.host, options.port)
+    keys = KeyRing(options.api_key)
+    recorder = None
     try:
         # The runtime gets the path that was found, so that both see one model.
         engine = msgspec.structs.replace(options.engine, model=str(place.path))
@@ -70,12 +78,16 @@ def serve(options: ServeOptions) -> None:
             owner_pid=options.owner_pid,
             grace_s=options.owner_grace_s,
         )
+        if options.record is not None:
+            recorder = Recorder(options.record, lambda: [*keys.secrets(), ownership.token])
         link = RuntimeLink(
             engine, step_timeout_s=options.step_timeout_s, command=options.runtime_command
         )
         service = Service(place, options.engine.model, link, options.tool_parser)
-        failure = asyncio.run(_Run(options, service, ownership).until_end(sockets))
+        failure = asyncio.run(_Run(options, service, ownership, keys, recorder).until_end(sockets))
     finally:
+        if recorder is not None:
+            recorder.close()
         for sock in sockets:
             sock.close()
     if failure is not None:
@@ -112,19 +124,29 @@ class _Uvicorn(uvicorn.Server):
 
 
 class _Run:
-    def __init__(self, options: ServeOptions, service: Service, ownership: Ownership) -> None:
+    def __init__(
+        self,
+        options: ServeOptions,
+        service: Service,
+        ownership: Ownership,
+        keys: KeyRing,
+        recorder: Recorder | None,
+    ) -> None:
         self._options = options
         self._service = service
         self._ownership = ownership
         self._ending = asyncio.Event()
+        self._addresses: list[str] = []
+        self._keys = keys
         app = create_app(
             service,
             ownership,
             self._end,
-            api_key=options.api_key,
+            keys=self._keys,
             allow_hosts=options.allow_hosts,
-            allow_origins=options.allow_origins,
+            cors_origins=options.cors_origins,
             access_log=options.access_log,
+            recorder=recorder,
         )
         self._server = _Uvicorn(
             uvicorn.Config(
@@ -145,8 +167,10 @@ class _Run:
         """Returns why the model was given up, where that is what ended the server."""
         service = self._service
         watches: list[asyncio.Task[Any]] = []
+        self._addresses = [str(sock.getsockname()[0]) for sock in sockets]
         with _signals(self._end):
             self._ownership.publish()
+            self._keys.on_change = self._keys_changed
             try:
                 serving = asyncio.create_task(self._server.serve(sockets))
                 service.start()
@@ -172,9 +196,22 @@ class _Run:
         options = self._options
         host = "127.0.0.1" if options.host == "localhost" else options.host
         print(f"Headrace listens on {listening.url(host, self._ownership.port)}", flush=True)
-        if not listening.is_loopback(options.host):
-            key = "" if options.api_key else " No API key is set: whoever reaches it can use it."
-            log.warning("this server is open to the network at %s.%s", options.host, key)
+        if options.record is not None:
+            log.warning(
+                "every request is recorded in %s, prompts and answers too; only you can read it",
+                options.record,
+            )
+        self._warn()
+
+    def _keys_changed(self) -> None:
+        wanted = "is wanted from now on" if self._keys.required else "is no longer wanted"
+        log.warning("an API key %s", wanted)
+        self._warn()
+
+    def _warn(self) -> None:
+        options, keys = self._options, self._keys.required
+        for sentence in exposure.warnings(self._addresses, options.cors_origins, keys=keys):
+            log.warning("%s", sentence)
 
     async def _watch_failure(self) -> None:
         """A model that is given up ends a server that nobody owns: its person sees the reason.

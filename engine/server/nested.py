@@ -11,7 +11,6 @@ from engine.server.bodies import unsupported
 
 HARMLESS = frozenset({"type", "cache_control", "citations", "annotations", "logprobs"})
 """Of every part: its type, a hint about caching, and what an answer's text came with."""
-CONTINUED = "The last message is the assistant's: continuing an answer is not supported yet."
 
 
 def refuse_unknown(value: dict[str, Any], where: str, known: Collection[str]) -> None:
@@ -19,6 +18,15 @@ def refuse_unknown(value: dict[str, Any], where: str, known: Collection[str]) ->
     for name, item in value.items():
         if item is not None and name not in known and name not in HARMLESS:
             raise unsupported(f"{where}.{name}")
+
+
+def refuse_held(*, continued: bool, held: bool, param: str) -> None:
+    """Raises InvalidRequest for an answer that goes on from a beginning of the client's own and is
+    held to a format or to calls: the beginning was not."""
+    if continued and held:
+        raise InvalidRequest(
+            "An answer that is continued cannot be held to a format or to calls.", param=param
+        )
 
 
 def answering(messages: list[Message]) -> list[Message]:

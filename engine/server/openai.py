@@ -47,7 +47,8 @@ class Chat:
             sampling=body.sampling(text.defaults, ready.vocab_size),
             max_tokens=body.token_limit(),
             tools=body.tool_use(),
-            variables=_template_variables(body, text),
+            variables=await service.prompts.run(request, _template_variables, body, text),
+            ending=body.ending,
             wanted=body.wanted(),
             stop_strings=body.stop_strings(),
             ignore_eos=body.ignore_eos,
@@ -69,14 +70,12 @@ class Chat:
 
 
 def _template_variables(body: ChatRequest, text: TextModel) -> dict[str, Any]:
-    text.check_read(body.chat_template_kwargs, "chat_template_kwargs")
-    switch = {} if body.thinks is None else text.thinking_variables(on=body.thinks)
-    variables = text.effort_variables(body.reasoning_effort, "reasoning_effort")
-    for name, value in variables.items():
-        if body.chat_template_kwargs.get(name, value) != value:
+    given = text.template_variables(body.chat_template_kwargs, "chat_template_kwargs")
+    sent = body.switched_off_by() or "reasoning_effort"
+    wanted = text.reasoning_variables(body.wish(), sent if body.reasoning_effort else "")
+    for name, value in wanted.items():
+        if body.reasoning_effort and given.get(name, value) != value:
             raise InvalidRequest(
-                f"reasoning_effort {body.reasoning_effort!r} and chat_template_kwargs.{name} "
-                "contradict each other.",
-                param="reasoning_effort",
+                f"{sent} and chat_template_kwargs.{name} contradict each other.", param=sent
             )
-    return {**switch, **body.chat_template_kwargs, **variables}
+    return {**wanted, **given}

@@ -66,6 +66,11 @@ class CommonFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     prompt_cache_retention: str = ""
     prompt_cache_options: dict[str, Any] = {}
     safety_identifier: str = ""
+    provider: Any = None
+    cache_prompt: bool = True
+    keep_alive: Any = None
+    usage: Any = None
+    """Asks for more than counts of tokens, which are always there."""
     store: bool = False
     """Only false: nothing is stored here."""
 

@@ -6,8 +6,10 @@ from typing import Any, get_args
 
 import msgspec
 
-from engine.chat.conversation import Message
+from engine.chat.conversation import NOT_CONTINUED, Message
+from engine.chat.templates import Ending
 from engine.errors import InvalidRequest
+from engine.server.call_arguments import object_of
 from engine.server.nested import answering, refuse_unknown
 
 Content = str | list[dict[str, Any]]
@@ -16,9 +18,12 @@ Content = str | list[dict[str, Any]]
 class _Turn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, tag_field="role"):
     content: Content = ""
     name: str = ""
-    # Harmless: a caching hint of other servers, and what clients number messages with.
+    # Harmless: a caching hint of other servers, what clients number messages with, and what
+    # proxies of other services hang on answers and want back.
     cache_control: Any = None
     id: str = ""
+    provider_specific_fields: Any = None
+    extra_content: Any = None
 
 
 class SystemTurn(_Turn, tag="system", kw_only=True):
@@ -44,6 +49,8 @@ class ToolCall(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     type: str = "function"
     index: int = 0
     """Of a streamed call, replayed; they are in order."""
+    provider_specific_fields: Any = None
+    extra_content: Any = None
 
 
 class AssistantTurn(_Turn, tag="assistant", kw_only=True):
@@ -55,6 +62,7 @@ class AssistantTurn(_Turn, tag="assistant", kw_only=True):
     # Replayed parts of an answer that carry no text of their own.
     annotations: list[Any] = []
     reasoning_details: list[Any] = []
+    thinking_blocks: list[Any] = []
     audio: Any = None
 
 
@@ -73,6 +81,23 @@ ROLES = tuple(str(turn.__struct_config__.tag) for turn in get_args(ChatMessage))
 def conversation(messages: list[ChatMessage]) -> list[Message]:
     """The messages as templates read them. Raises InvalidRequest naming the part at fault."""
     return answering([_message(turn, f"messages[{index}]") for index, turn in enumerate(messages)])
+
+
+def ending_of(
+    messages: list[ChatMessage], *, add_generation_prompt: bool | None, continued: bool
+) -> Ending:
+    """Where the prompt ends. Raises InvalidRequest."""
+    if not continued:
+        return "bare" if add_generation_prompt is False else "answer"
+    if add_generation_prompt:
+        raise InvalidRequest(
+            "add_generation_prompt and continue_final_message exclude each other.",
+            param="continue_final_message",
+        )
+    last = messages[-1]
+    if not isinstance(last, AssistantTurn) or last.tool_calls or last.function_call:
+        raise InvalidRequest(NOT_CONTINUED, param="continue_final_message")
+    return "continued"
 
 
 def _message(turn: ChatMessage, where: str) -> Message:
@@ -94,29 +119,16 @@ def _message(turn: ChatMessage, where: str) -> Message:
         if turn.function_call is not None:
             calls.append(ToolCall(function=turn.function_call))
         if calls:
-            message["tool_calls"] = [
-                _tool_call(call, f"{where}.tool_calls[{index}]") for index, call in enumerate(calls)
-            ]
+            message["tool_calls"] = [_tool_call(call) for call in calls]
     return message
 
 
-def _tool_call(call: ToolCall, where: str) -> dict[str, Any]:
-    arguments: Any = call.function.arguments
-    if isinstance(arguments, str):
-        try:
-            # Strictly: what is no JSON, such as NaN, would stand in the prompt as if it were.
-            arguments = msgspec.json.decode(arguments or "{}")
-            arguments = {} if arguments is None else arguments
-        except (msgspec.DecodeError, RecursionError):
-            arguments = None
-    if not isinstance(arguments, dict):
-        raise InvalidRequest(
-            f"{where}.function.arguments is not a JSON object.", param=f"{where}.function.arguments"
-        )
+def _tool_call(call: ToolCall) -> dict[str, Any]:
+    function = call.function
     return {
         "id": call.id,
         "type": "function",
-        "function": {"name": call.function.name, "arguments": arguments},
+        "function": {"name": function.name, "arguments": object_of(function.arguments)},
     }
 
 

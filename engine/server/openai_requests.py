@@ -6,17 +6,20 @@ from typing import Any, Literal
 
 import msgspec
 
+from engine.chat.reasoning import Wish, checked_effort
+from engine.chat.templates import Ending
 from engine.errors import InvalidRequest
 from engine.server.bodies import in_range
-from engine.server.nested import CONTINUED
+from engine.server.nested import refuse_held
 from engine.server.openai_common import MAX_TOP_LOGPROBS, CommonFields
-from engine.server.openai_messages import AssistantTurn, ChatMessage
+from engine.server.openai_messages import ChatMessage, ending_of
 from engine.server.openai_tools import tool_use_of
 from engine.server.tool_use import ToolUse
 
 
-class Thinking(msgspec.Struct):
+class ThinkingSwitch(msgspec.Struct):
     type: Literal["enabled", "disabled", "auto"]
+    budget_tokens: int | None = None
 
 
 class ChatRequest(CommonFields, kw_only=True):
@@ -27,10 +30,15 @@ class ChatRequest(CommonFields, kw_only=True):
     chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
     """Extension: variables of the model's own template, such as enable_thinking."""
     reasoning_effort: str = ""
-    """Works where the template knows it; `none` also where it cannot reason."""
+    """Of EFFORTS, as far as the model's template knows it."""
     enable_thinking: bool | None = None
-    thinking: Thinking | None = None
+    thinking: ThinkingSwitch | None = None
     """Extensions: two spellings of one switch."""
+    thinking_budget: int | None = None
+    """Extension: tokens, told to the model as far as its template knows it."""
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    """Extensions: where the prompt ends, if not where an answer begins."""
     tools: list[dict[str, Any]] = msgspec.field(default_factory=list)
     tool_choice: str | dict[str, Any] = "auto"
     parallel_tool_calls: bool = True
@@ -54,16 +62,18 @@ class ChatRequest(CommonFields, kw_only=True):
             raise InvalidRequest("top_logprobs needs logprobs: true.", param="top_logprobs")
         if not self.messages:
             raise InvalidRequest("messages is empty; send at least one.", param="messages")
-        if isinstance(self.messages[-1], AssistantTurn):
-            raise InvalidRequest(CONTINUED, param=f"messages[{len(self.messages) - 1}].role")
+        checked_effort(self.reasoning_effort, "reasoning_effort")
+        in_range(self.thinking_budget, "thinking_budget", 0)
+        if self.thinking is not None:
+            in_range(self.thinking.budget_tokens, "thinking.budget_tokens", 0)
         if self.functions or self.function_call not in ("none", "auto"):
             raise InvalidRequest(
                 "functions and function_call are not supported; tools and tool_choice are what "
                 "followed them.",
                 param="functions" if self.functions else "function_call",
             )
-        self.tool_use()
-        self.wanted()
+        held = self.wanted() is not None or self.tool_use().enforced
+        refuse_held(continued=self.ending == "continued", held=held, param="continue_final_message")
         for name, value, only in (
             ("modalities", self.modalities, ["text"]),
             ("verbosity", self.verbosity, "medium"),
@@ -78,11 +88,36 @@ class ChatRequest(CommonFields, kw_only=True):
         return tool_use_of(self.tools, self.tool_choice, several=self.parallel_tool_calls)
 
     @property
-    def thinks(self) -> bool | None:
-        """Whether the model shall think; None leaves it to the model."""
-        if self.enable_thinking is not None or self.thinking is None:
-            return self.enable_thinking
-        return self.thinking.type != "disabled"
+    def ending(self) -> Ending:
+        return ending_of(
+            self.messages,
+            add_generation_prompt=self.add_generation_prompt,
+            continued=self.continue_final_message,
+        )
+
+    def wish(self) -> Wish:
+        """How much the model shall reason."""
+        on, budget = self.enable_thinking, self.thinking_budget
+        if self.thinking is not None:
+            on = self.thinking.type != "disabled" if on is None else on
+            budget = self.thinking.budget_tokens if budget is None else budget
+        return Wish(on=on, effort=self.reasoning_effort, budget=budget)
+
+    def switched_off_by(self) -> str:
+        """The field that asks for no reasoning; "" where none does."""
+        thinking = self.thinking
+        asked = {
+            "reasoning_effort": self.reasoning_effort == "none",
+            "enable_thinking": self.enable_thinking is False,
+            "thinking.type": thinking is not None
+            and thinking.type == "disabled"
+            and self.enable_thinking is None,
+            "thinking_budget": self.thinking_budget == 0,
+            "thinking.budget_tokens": thinking is not None
+            and thinking.budget_tokens == 0
+            and self.thinking_budget is None,
+        }
+        return next((name for name, off in asked.items() if off), "")
 
     def token_limit(self) -> int | None:
         limits = [n for n in (self.max_tokens, self.max_completion_tokens) if n is not None]

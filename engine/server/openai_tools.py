@@ -14,7 +14,9 @@ def tool_use_of(
     """Raises InvalidRequest naming the field at fault."""
     functions = [_function(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
     mode, only = _choice(choice)
-    return tool_use(functions, mode=mode, only=only, several=several)
+    # The API says of a named function that it is called once.
+    named = isinstance(choice, dict) and choice.get("type") == "function"
+    return tool_use(functions, mode=mode, only=only, several=several and not named)
 
 
 def _function(tool: dict[str, Any], where: str) -> Function:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from engine.chat.detokenizer import Detokenizer
 from engine.chat.parsers.events import (
+    CallArguments,
     CallClosed,
     CallOpened,
     OutputEvent,
@@ -16,6 +19,7 @@ from engine.chat.parsers.events import (
 )
 from engine.chat.stops import StopStrings
 from engine.messages import Sampled, TokenLogprob
+from engine.server.call_arguments import arguments_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,8 @@ class Delta:
 
 
 class Output:
-    """One answer as it grows. Stop strings are looked for in its text, not in reasoning or calls,
+    """One answer as it grows. Where it is held to calls it ends with one that repeats another.
+    Stop strings are looked for in its text, not in reasoning or calls,
     and not across a call: there the text that a client sees is interrupted."""
 
     def __init__(
@@ -75,6 +80,9 @@ class Output:
         self._unread = 0
         """Tokens since the parser last said anything."""
         self._calls = self._complete = 0
+        self._call: list[str] = []
+        """Where calls must be made: the newest one's name and the parts of its arguments."""
+        self._made_calls: set[tuple[str, bytes]] = set()
         self.sampled = 0
         self.reasoning_tokens = 0
         self.stop_string: str | None = None
@@ -143,12 +151,24 @@ class Output:
             shown.append(event)
             if isinstance(event, CallOpened):
                 self._calls += 1
+                self._call = [event.name]
+            elif isinstance(event, CallArguments) and self._only_calls:
+                self._call.append(event.text)
             elif isinstance(event, CallClosed):
                 self._complete += event.complete
-                if self._one_call:
+                if self._one_call or (self._only_calls and self._repeats()):
                     self._over = True
                     break
         return self._reveal(shown)
+
+    def _repeats(self) -> bool:
+        """Whether calls that must be made have begun again: small models go on so for ever."""
+        name, *parts = self._call
+        arguments = arguments_object("".join(parts))
+        call = name, msgspec.json.encode(arguments, order="deterministic")
+        repeated = call in self._made_calls
+        self._made_calls.add(call)
+        return repeated
 
     def _margin(self, text: str) -> str:
         """The text, with white space before it; white space after reasoning or a call that no

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import secrets
 import time
 from collections.abc import Callable
@@ -15,14 +14,14 @@ import msgspec
 import psutil
 
 import engine
-from engine import paths, processes
+from engine import api_keys, paths, processes
 from engine.errors import InvalidRequest
+from engine.private_files import write_private
 from engine.server.service import Service
 
 log = logging.getLogger("headrace.server")
 
 POLL_S = 1.0
-_REPLACE_TRIES, _REPLACE_PAUSE_S = 20, 0.02
 
 
 class ServerState(msgspec.Struct, kw_only=True):
@@ -42,34 +41,6 @@ class ServerState(msgspec.Struct, kw_only=True):
     owner_pid: int = 0
     owner_started: float = 0.0
     owner_started_since_boot: float = 0.0
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Replace a file at once, readable by its user only."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    # The mode is given when the file is made: there is no moment in which others could read it.
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        _replace(draft, path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-
-
-def _replace(draft: Path, path: Path) -> None:
-    """Windows refuses while another program has the file open, which readers do for a moment."""
-    for _ in range(_REPLACE_TRIES):
-        try:
-            draft.replace(path)
-            return
-        except PermissionError:
-            if os.name != "nt":
-                raise
-            time.sleep(_REPLACE_PAUSE_S)
-    draft.replace(path)
 
 
 class Ownership:
@@ -112,6 +83,7 @@ class Ownership:
         """A server whose folder cannot be written runs without a record: no app finds it then."""
         try:
             _remove_left_behind()
+            api_keys.make_local_key()
             write_private(self._token_file, self.token.encode())
             self._write_state()
         except OSError as error:

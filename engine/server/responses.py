@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing
 from typing import Any
 
@@ -11,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from engine.chat.reasoning import Wish
 from engine.chat.text_model import TextModel
 from engine.errors import HeadraceError, InvalidRequest
 from engine.server.blocks import Blocks
@@ -26,9 +28,10 @@ from engine.server.generation import (
 )
 from engine.server.http import HUNG_UP, EventStream, json_response, unless_hung_up
 from engine.server.output import Delta
+from engine.server.recording import note_unseen
 from engine.server.responses_answers import JsonObject, ResponseAnswer
 from engine.server.responses_input import Item, conversation
-from engine.server.responses_requests import CountRequest, ResponsesRequest
+from engine.server.responses_requests import InputTokensRequest, ResponsesRequest
 from engine.server.responses_store import ResponseStore
 from engine.server.service import Service
 from engine.server.turns import Turn, prepared, rendered
@@ -64,16 +67,18 @@ class Responses:
         service.check_model(body.model)
         text, ready = await service.ready()
         tools = body.response_tools()
+        with _about_input():
+            variables = await service.prompts.run(request, _variables, body, text)
         turn = Turn(
             messages=messages,
             sampling=body.sampling(text.defaults),
             max_tokens=body.max_output_tokens,
             tools=tools.use,
-            variables=_variables(body, text),
+            variables=variables,
             wanted=body.wanted(),
             logprobs=body.logprobs,
         )
-        with explained(ready, service.link.options):
+        with _about_input(), explained(ready, service.link.options):
             generation = await prepared(service.prompts, request, text, ready, turn)
         events = generate(service.link, text.tokenizer, generation)
         answer = ResponseAnswer(body, text.name, tools, text.tokenizer)
@@ -96,17 +101,19 @@ class Responses:
     async def count(self, request: Request) -> Response:
         """How many tokens a request's prompt has."""
         service = self._service
-        body = convert(parse_json(await read_body(request)), CountRequest, null_is_absent=_NESTED)
+        body = convert(
+            parse_json(await read_body(request)), InputTokensRequest, null_is_absent=_NESTED
+        )
         body.check()
         before, sent = self._items(body)
         messages = conversation(body.instructions, [*before, *sent])
         service.check_model(body.model)
         text = await service.text()
-        with service.served():
+        with service.served(), _about_input():
             use = body.response_tools().use
+            variables = await service.counts.run(request, _variables, body, text)
             prompt = await rendered(
-                *(service.counts, request, text, messages, use),
-                *(_variables(body, text), UNBOUNDED),
+                *(service.counts, request, text, messages, use), *(variables, UNBOUNDED)
             )
         return json_response(
             {"object": "response.input_tokens", "input_tokens": len(prompt.tokens)}
@@ -138,10 +145,11 @@ class Responses:
             param="response_id",
         )
 
-    def _items(self, body: CountRequest) -> tuple[list[Item], list[Item]]:
+    def _items(self, body: InputTokensRequest) -> tuple[list[Item], list[Item]]:
         """The conversation that a request goes on from, and what it adds."""
         before: list[Item] = []
         if body.previous_response_id:
+            note_unseen()
             before = self._store.previous(body.previous_response_id).conversation
         if isinstance(body.input, str):
             return before, [{"type": "message", "role": "user", "content": body.input}]
@@ -154,6 +162,7 @@ class Responses:
         kind, id_ = item.get("type"), item.get("id")
         if kind != "item_reference" and not (kind is None and "role" not in item):
             return item
+        note_unseen()
         found = self._store.item(id_) if isinstance(id_, str) else None
         if found is None:
             raise InvalidRequest(
@@ -203,11 +212,20 @@ async def _whole(events: AsyncIterator[GenerationEvent], answer: ResponseAnswer)
     return answer.response
 
 
+@contextlib.contextmanager
+def _about_input() -> Iterator[None]:
+    """Around what makes a prompt: what is wrong with the messages is wrong with the input here."""
+    try:
+        yield
+    except HeadraceError as error:
+        error.param = "input" if error.param == "messages" else error.param
+        raise
+
+
 def _event(content: JsonObject) -> bytes:
     name = str(content["type"]).encode()
     return b"event: " + name + b"\ndata: " + msgspec.json.encode(content) + b"\n\n"
 
 
-def _variables(body: CountRequest, text: TextModel) -> dict[str, Any]:
-    """Effort is a hint here: clients send it to every model."""
-    return text.effort_hint(body.reasoning.effort)
+def _variables(body: InputTokensRequest, text: TextModel) -> dict[str, Any]:
+    return text.reasoning_variables(Wish(effort=body.reasoning.effort), "reasoning.effort")

@@ -7,11 +7,9 @@ import binascii
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from engine.chat.conversation import Message
 from engine.errors import InvalidRequest
-from engine.server.call_arguments import arguments_object
+from engine.server.call_arguments import object_of
 from engine.server.openai_messages import plain_text
 from engine.server.responses_tools import full_name
 
@@ -63,7 +61,7 @@ class _Reading:
                     before = self._answer.get("reasoning_content")
                     self._answer["reasoning_content"] = f"{before}\n{text}" if before else text
             case "function_call":
-                self._call(item, where, _arguments(item, where))
+                self._call(item, where, object_of(item.get("arguments")))
             case "custom_tool_call":
                 self._call(item, where, {"input": _text(item, "input", where)})
             case "function_call_output" | "custom_tool_call_output":
@@ -115,28 +113,11 @@ def _text(item: Item, field: str, where: str) -> str:
 
 
 def _content(content: Any, where: str) -> str:
-    if isinstance(content, str):
-        return content
+    if isinstance(content, str | None):
+        return content or ""
     if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
         raise InvalidRequest(f"{where} is neither text nor a list of parts.", param=where)
     return plain_text(content, where)
-
-
-def _arguments(item: Item, where: str) -> dict[str, Any]:
-    """Of a call that a model did not write to its end, as much as is whole: clients send it back
-    with what came of it."""
-    text = item.get("arguments") or "{}"
-    if not isinstance(text, str):
-        raise InvalidRequest(f"{where}.arguments is not text.", param=f"{where}.arguments")
-    try:
-        arguments = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
-        return arguments_object(text)
-    if not isinstance(arguments, dict | None):
-        raise InvalidRequest(
-            f"{where}.arguments is not the text of a JSON object.", param=f"{where}.arguments"
-        )
-    return arguments or {}
 
 
 def _reasoning(item: Item) -> str:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from engine.chat.reasoning import checked_effort
 from engine.chat.structured import AnswerFormat
 from engine.errors import InvalidRequest
 from engine.messages import Sampling
@@ -20,7 +21,7 @@ _OTHER_INCLUDES = ("web_search_call.", "file_search_call.", "code_interpreter_ca
 
 
 class Reasoning(msgspec.Struct, frozen=True, kw_only=True):
-    """Effort is a hint: it works where the template knows one. Reasoning is never summarised."""
+    """Effort works as far as the model's template knows it. Reasoning is never summarised."""
 
     effort: str = ""
     summary: str = ""
@@ -33,7 +34,7 @@ class TextOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """A hint that no template knows."""
 
 
-class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class InputTokensRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Fields that make the prompt."""
 
     model: str
@@ -54,6 +55,7 @@ class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         """Raises InvalidRequest naming the field."""
         self.response_tools()
         self.wanted()
+        checked_effort(self.reasoning.effort, "reasoning.effort")
         if self.conversation is not None:
             raise InvalidRequest(
                 "conversation is not supported; previous_response_id is.", param="conversation"
@@ -68,7 +70,7 @@ class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         return answer_format(self.text.format, param="text.format")
 
 
-class ResponsesRequest(CountRequest, kw_only=True):
+class ResponsesRequest(InputTokensRequest, kw_only=True):
     max_output_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None

@@ -54,7 +54,10 @@ def response_tools(
             functions.append(described)
             origins[described.name] = origin
     mode, only = _choice(choice)
-    return ResponseTools(tool_use(functions, mode=mode, only=only, several=several), origins)
+    # The API says of a named function that it is called once.
+    named = isinstance(choice, dict) and choice.get("type") in ("function", "custom")
+    use = tool_use(functions, mode=mode, only=only, several=several and not named)
+    return ResponseTools(use, origins)
 
 
 def _functions(

@@ -8,15 +8,12 @@ import contextlib
 import logging
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
-from pathlib import Path
-from typing import Any
 
-import engine
 from engine import paths
+from engine.child_process import detached, environment, module
 from engine.messages import (
     HEADER_BYTES,
     AnyCommand,
@@ -27,11 +24,11 @@ from engine.messages import (
     unpack_events,
 )
 from engine.server.runtime_end import RuntimeEnd, runtime_end
-from engine.server.windows_job import own_job
+from engine.windows_job import own_job
 
 log = logging.getLogger("headrace.runtime")
 
-COMMAND = (sys.executable, "-m", "engine.runtime.process")
+COMMAND = module("engine.runtime.process")
 END_SECONDS = 5.0
 """Time a runtime gets to end by itself after Shutdown, and again after terminate."""
 PIPES_S = 1.0
@@ -86,8 +83,8 @@ class RuntimeProcess:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env=_environment(),
-            **_detached(),
+            env=environment(),
+            **detached(),
         )
         return cls(transport, protocol)
 
@@ -215,18 +212,3 @@ def _keep(title: str, lines: Iterable[str]) -> str:
         log.warning("the runtime's last lines were not kept: %s", error)
         return ""
     return f"Its last lines are in {path}."
-
-
-def _environment() -> dict[str, str]:
-    """The child finds the same `engine` package, wherever this process runs."""
-    root = str(Path(engine.__file__).resolve().parent.parent)
-    others = os.environ.get("PYTHONPATH")
-    path = os.pathsep.join([root, others]) if others else root
-    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
-
-
-def _detached() -> dict[str, Any]:
-    """Ctrl-C in a terminal is for the server alone; it ends the runtime in order."""
-    if sys.platform == "win32":
-        return {"creationflags": subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP}
-    return {"start_new_session": True}

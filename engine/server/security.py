@@ -2,31 +2,30 @@
 
 Decisions:
 * A web page must not drive a local engine. Browsers name the page in Origin; a request that has
-  one is served only for pages of this PC (http or https on a loopback name) and for origins allowed
-  by --allow-origin. `null` (sandboxed frames of any page) and schemes of app shells such as
-  tauri://localhost are refused unless allowed in that way. Requests without Origin are not from a
-  page and are served.
+  one is served only for the origins of --cors-origin, compared as they are written, and only they
+  get CORS headers. Pages of this PC are no exception: any program here can serve one, and what it
+  shows may come from anywhere. Requests without Origin are not from a page and are served.
 * A page can point its own name at 127.0.0.1 (DNS rebinding). So the Host header must be a literal
   address, `localhost`, this machine's name, or one allowed by --allow-host.
-* With --api-key every path but /health wants the key, as a bearer token or as x-api-key. The
-  control token opens /v1/engine too.
+* Where there are keys (keys.py) every path but /health wants one, as a bearer token or as
+  x-api-key. The control token opens /v1/engine too, and nothing else.
 """
 
 from __future__ import annotations
 
-import hmac
 import ipaddress
 import socket
 from collections.abc import Sequence
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.server.http import Forbidden, NotAuthorised, error_response
+from engine.server.keys import KeyRing, same_secret
 
-_ALLOWED_METHODS = "GET, POST, OPTIONS"
+ANY_ORIGIN = "*"
+_ALLOWED_METHODS = "GET, POST, DELETE, OPTIONS"
 _PREFLIGHT_SECONDS = "600"
 
 
@@ -37,17 +36,17 @@ class Security:
         self,
         app: ASGIApp,
         *,
-        api_key: str = "",
+        keys: KeyRing,
         control_token: str = "",
         allow_hosts: Sequence[str] = (),
-        allow_origins: Sequence[str] = (),
+        cors_origins: Sequence[str] = (),
     ) -> None:
         self._app = app
-        self._key = api_key
+        self._keys = keys
         self._control_token = control_token
         own = socket.gethostname().lower()
         self._hosts = {"localhost", own, f"{own}.local", *(host.lower() for host in allow_hosts)}
-        self._origins = {origin.rstrip("/") for origin in allow_origins}
+        self._origins = frozenset(cors_origins)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -57,14 +56,15 @@ class Security:
         path = scope["path"]
         origin = headers.get("origin")
         refusal = self._refusal(headers, path, origin)
+        readable_by = None if isinstance(refusal, Forbidden) else self._shared_with(origin)
         if scope["method"] == "OPTIONS" and not isinstance(refusal, Forbidden):
-            await _preflight(headers, origin)(scope, receive, send)
+            await _preflight(headers, readable_by)(scope, receive, send)
             return
+        send = _readable(send, readable_by)
         if refusal is not None:
-            send = _with_origin(send, None if isinstance(refusal, Forbidden) else origin)
             await error_response(path, refusal)(scope, receive, send)
             return
-        await self._app(scope, receive, _with_origin(send, origin))
+        await self._app(scope, receive, send)
 
     def _refusal(
         self, headers: Headers, path: str, origin: str | None
@@ -78,12 +78,14 @@ class Security:
         if origin is not None and not self._origin_allowed(origin):
             return Forbidden(
                 f"Web pages of {origin!r} may not use this server.",
-                hint="Start the server with --allow-origin to let them.",
+                hint="Start the server with --cors-origin to let them.",
             )
-        if self._key and path != "/health" and not self._key_fits(headers, path):
+        self._keys.refresh()
+        if self._keys.required and path != "/health" and not self._key_fits(headers, path):
             return NotAuthorised(
                 "The API key is missing or wrong.",
-                hint="Send it as `Authorization: Bearer KEY` or `x-api-key: KEY`.",
+                hint="Send it as `Authorization: Bearer KEY` or `x-api-key: KEY`; "
+                "`headrace keys create NAME` makes one.",
             )
         return None
 
@@ -92,22 +94,17 @@ class Security:
         return name in self._hosts or _address(name) is not None
 
     def _origin_allowed(self, origin: str) -> bool:
-        if origin.rstrip("/") in self._origins:
-            return True
-        try:
-            parts = urlsplit(origin)
-            name = (parts.hostname or "").lower()
-        except ValueError:
-            return False
-        if parts.scheme not in ("http", "https"):
-            return False
-        address = _address(name)
-        return name == "localhost" or (address is not None and address.is_loopback)
+        return origin in self._origins or ANY_ORIGIN in self._origins
+
+    def _shared_with(self, origin: str | None) -> str | None:
+        """Which pages may read the answer; None: the request is not from a page."""
+        if origin is None:
+            return None
+        return ANY_ORIGIN if ANY_ORIGIN in self._origins else origin
 
     def _key_fits(self, headers: Headers, path: str) -> bool:
         bearer = bearer_token(headers)
-        fits = same_secret(bearer, self._key)
-        fits |= same_secret(headers.get("x-api-key", ""), self._key)
+        fits = any([self._keys.fits(bearer), self._keys.fits(headers.get("x-api-key", ""))])
         if path.startswith("/v1/engine/") and self._control_token:
             fits |= same_secret(bearer, self._control_token)
         return fits
@@ -116,14 +113,6 @@ class Security:
 def bearer_token(headers: Headers) -> str:
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
-
-
-def same_secret(given: str, expected: str) -> bool:
-    """Compare without telling by the time it takes how much of it was right.
-
-    `given` comes from a header, whose bytes arrive as Latin-1; clients send a key as UTF-8.
-    """
-    return hmac.compare_digest(given.encode("latin-1"), expected.encode())
 
 
 def _name_of(host: str) -> str:
@@ -141,11 +130,11 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-def _preflight(headers: Headers, origin: str | None) -> Response:
-    if origin is None:
+def _preflight(headers: Headers, readable_by: str | None) -> Response:
+    if readable_by is None:
         return Response(status_code=204, headers={"Allow": _ALLOWED_METHODS})
     answer = {
-        "Access-Control-Allow-Origin": origin,
+        "Access-Control-Allow-Origin": readable_by,
         "Access-Control-Allow-Methods": _ALLOWED_METHODS,
         "Access-Control-Allow-Headers": headers.get("access-control-request-headers", "*"),
         "Access-Control-Max-Age": _PREFLIGHT_SECONDS,
@@ -156,15 +145,15 @@ def _preflight(headers: Headers, origin: str | None) -> Response:
     return Response(status_code=204, headers=answer)
 
 
-def _with_origin(send: Send, origin: str | None) -> Send:
-    """Answers to an allowed page carry its origin, so that the page may read them."""
-    if origin is None:
+def _readable(send: Send, readable_by: str | None) -> Send:
+    """Answers to an allowed page say so, without which its browser would not show them to it."""
+    if readable_by is None:
         return send
 
     async def send_with_origin(message: Message) -> None:
         if message["type"] == "http.response.start":
             extra = [
-                (b"access-control-allow-origin", origin.encode("latin-1")),
+                (b"access-control-allow-origin", readable_by.encode("latin-1")),
                 (b"vary", b"Origin"),
             ]
             message = {**message, "headers": [*message.get("headers", []), *extra]}

@@ -20,7 +20,10 @@ def _load(place: ModelPlace, family: str) -> TextModel:
     from engine.formats.model_files import inspect_model  # numpy: not while the server starts
 
     inspect_model(place.path)
-    return load_text_model(place, family)
+    text = load_text_model(place, family)
+    if text.template is not None:
+        _ = text.template.reasoning  # found now, so that no request waits for it
+    return text
 
 
 class Service:

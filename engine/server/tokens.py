@@ -10,11 +10,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from engine.chat.detokenizer import Detokenizer
+from engine.chat.templates import Ending
 from engine.errors import InvalidRequest
 from engine.server.bodies import convert, parse_json, read_body
 from engine.server.completions_requests import in_vocabulary
 from engine.server.http import json_response
-from engine.server.openai_messages import ROLES, ChatMessage, conversation
+from engine.server.openai_messages import ROLES, ChatMessage, conversation, ending_of
 from engine.server.openai_tools import tool_use_of
 from engine.server.service import Service
 from engine.server.turns import rendered
@@ -33,11 +34,22 @@ class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     messages: list[ChatMessage] = []
     tools: list[dict[str, Any]] = []
     chat_template_kwargs: dict[str, Any] = {}
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
     add_special_tokens: bool | None = None
     add_special: bool | None = None
     """Two spellings of one switch."""
     return_token_strs: bool = False
     with_pieces: bool = False
+
+    @property
+    def ending(self) -> Ending:
+        """Raises InvalidRequest."""
+        return ending_of(
+            self.messages,
+            add_generation_prompt=self.add_generation_prompt,
+            continued=self.continue_final_message,
+        )
 
 
 class DetokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -72,9 +84,11 @@ class Tokens:
             if body.messages:
                 tools = tool_use_of(body.tools, "auto", several=True)
                 messages = conversation(body.messages)
+                ending, work = body.ending, self._service.counts
+                given = (body.chat_template_kwargs, "chat_template_kwargs")
+                variables = await work.run(request, text.template_variables, *given)
                 prompt = await rendered(
-                    *(self._service.counts, request, text, messages, tools),
-                    *(body.chat_template_kwargs, UNBOUNDED),
+                    *(work, request, text, messages, tools), *(variables, UNBOUNDED, ending)
                 )
                 tokens = prompt.tokens
             else:

@@ -9,6 +9,7 @@ from typing import Any
 
 from engine.chat.parsers.tools import Tool
 from engine.errors import InvalidRequest
+from engine.schemas import without_null_keywords
 
 MAX_TOOLS = 512
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,256}")
@@ -41,10 +42,15 @@ NO_TOOLS = ToolUse()
 
 
 def function(
-    where: str, name: Any, description: Any = None, parameters: Any = None, strict: Any = None
+    where: str,
+    name: Any,
+    description: Any = None,
+    parameters: Any = None,
+    strict: Any = None,
+    field: str = "parameters",
 ) -> Function:
-    """`strict`: whether enforced calls follow the schema to the letter. Raises InvalidRequest
-    naming the field at fault."""
+    """`strict`: whether enforced calls follow the schema to the letter. `field`: what the protocol
+    calls `parameters`. Raises InvalidRequest naming the field at fault."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidRequest(
             f"{where}.name must be 1 to 256 letters, digits, or any of _ . : -",
@@ -53,12 +59,12 @@ def function(
     if not isinstance(description, str | None):
         raise InvalidRequest(f"{where}.description is not text.", param=f"{where}.description")
     if not isinstance(parameters, dict | None):
-        raise InvalidRequest(f"{where}.parameters is not an object.", param=f"{where}.parameters")
+        raise InvalidRequest(f"{where}.{field} is not an object.", param=f"{where}.{field}")
     # Absent, {} and a bare {type: object} all mean a function that takes no arguments.
-    schema = {"type": "object", "properties": {}, **(parameters or {})}
+    schema = {"type": "object", "properties": {}, **without_null_keywords(parameters or {})}
     if schema["type"] != "object" or not isinstance(schema["properties"], dict):
         raise InvalidRequest(
-            f"{where}.parameters must be the schema of an object.", param=f"{where}.parameters"
+            f"{where}.{field} must be the schema of an object.", param=f"{where}.{field}"
         )
     told = {"name": name, "description": description or "", "parameters": schema}
     tool = Tool(name, schema, strict=bool(strict))

@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from engine.chat.conversation import Message
 from engine.chat.structured import AnswerFormat, enforced_calls, structured_answer
+from engine.chat.templates import Ending
 from engine.chat.text_model import ChatPrompt, TextModel
 from engine.messages import Ready, Sampling
 from engine.server.generation import Generation
@@ -26,6 +27,8 @@ class Turn:
     tools: ToolUse = NO_TOOLS
     variables: dict[str, Any] = field(default_factory=dict)
     """Of the model's template."""
+    ending: Ending = "answer"
+    """Where the prompt ends."""
     wanted: AnswerFormat | None = None
     stop_strings: tuple[str, ...] = ()
     ignore_eos: bool = False
@@ -40,6 +43,7 @@ async def rendered(
     tools: ToolUse,
     variables: dict[str, Any],
     context_tokens: int,
+    ending: Ending = "answer",
 ) -> ChatPrompt:
     """The prompt of a turn. Raises InvalidRequest, and PromptTooLong."""
     return await work.run(
@@ -49,6 +53,7 @@ async def rendered(
         context_tokens=context_tokens,
         variables=variables,
         tools=list(tools.offered) or None,
+        ending=ending,
     )
 
 
@@ -58,7 +63,8 @@ async def prepared(
     """Raises InvalidRequest, and PromptTooLong."""
     tools = turn.tools
     prompt = await rendered(
-        work, request, text, turn.messages, tools, turn.variables, ready.context_tokens
+        *(work, request, text, turn.messages, tools, turn.variables),
+        *(ready.context_tokens, turn.ending),
     )
     room = ready.context_tokens - len(prompt.tokens)
     parser = partial(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -35,6 +36,13 @@ _HARMLESS = (
     "This plugin does not support raise()",
     "QObject::connect: No such signal QPlatformNativeInterface::systemTrayWindowChanged(QScreen*)",
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_garbage_of_qt() -> Iterator[None]:
+    """Python collects what is left of windows here, not in the midst of another module."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(autouse=True)

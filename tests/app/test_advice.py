@@ -15,7 +15,7 @@ from app.ui.pages.settings import SettingsPage
 from tests.app.conftest import Opener
 
 ROOT = Path(__file__).parents[2]
-NOT_THE_APPS = {"--host", "--allow-host", "--allow-origin", "--kv-tokens"}
+NOT_THE_APPS = {"--host", "--allow-host", "--cors-origin", "--kv-tokens", "--record"}
 """The app's own server never complains of them: it is never given them."""
 
 

@@ -17,6 +17,7 @@ from app.core.server_record import ServerRecord
 from app.core.supervisor import Phase
 from app.ui.application import Headrace
 from app.ui.window import LOGS, SETTINGS
+from engine import api_keys
 from engine.options import DEFAULT_PORT
 from tests.app.conftest import PATIENCE_MS, STAND_IN, Opener, alive, close_app, ready, wait_until
 
@@ -308,3 +309,16 @@ def test_a_server_that_wants_a_key(
     page.apply.click()
     assert settings.load().api_key == "K3y-of-mine"
     assert say().text == "Hello there."
+
+
+def test_the_app_has_a_key_of_its_own(
+    open_app: Opener, found: Found, stand_in: Callable[..., None], qtbot: QtBot
+) -> None:
+    """Which every server of this user takes, whichever keys the person makes."""
+    api_keys.make_local_key()
+    stand_in(key=api_keys.local_key())
+    headrace = use(open_app, qtbot, found(0).port)
+    session = headrace.window.chat.session
+    session.ask("hi")
+    qtbot.waitUntil(lambda: not session.busy, timeout=PATIENCE_MS)
+    assert session.conversation.messages[-1].text == "Hello there."

@@ -20,6 +20,9 @@ from engine.chat.tokenizer import Tokenizer as HeadraceTokenizer
 from tests.chat.vocabularies import SPECIAL, TEXT, byte_fallback, byte_level, metaspace
 from tests.properties import examples
 
+ROUNDS = "{% for i in range(90000) %}"
+ENDLESS = f"{ROUNDS}{ROUNDS}{{% set x = i %}}{{% endfor %}}{{% endfor %}}"
+
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
@@ -122,7 +125,7 @@ def test_work_that_nobody_waits_for_ends() -> None:
     given_up = threading.Event()
     given_up.set()
     text = "word " * pieces.PIECE
-    endless = ChatTemplate(TemplateSource("{% for i in range(90000) %}x{% endfor %}", "x"), {})
+    endless = ChatTemplate(TemplateSource(ENDLESS, "x"), {})
     with interruptible(given_up):
         with pytest.raises(GivenUp):
             tokenizer.encode(text)

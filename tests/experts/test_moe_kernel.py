@@ -11,6 +11,7 @@ from engine.formats import nvfp4
 from engine.kernels import moe
 from engine.kernels.moe import decoded_blocks, moe_combine, moe_expert_rows, moe_experts, part_view
 from tests.experts.checkpoint_experts import FORMATS, GROUPS, RandomExperts, plain, random_experts
+from tests.native.tiles import has_tiles_now
 
 
 def stored(experts: RandomExperts) -> ExpertStore:
@@ -76,10 +77,14 @@ def test_a_row_depends_on_neither_neighbours_nor_slots(
     x = torch.randn(37, hidden)
     ids, weights = routing(37, 5, 3)
     together = moe_experts(bank, spec, x, ids, weights)
-    for token in range(0, 37, 6):
+    # With more tokens an expert may be computed as for a prompt, in an order of its own.
+    few = moe_experts(bank, spec, x[:16], ids[:16], weights[:16])
+    for token in range(0, 16, 3):
         one = slice(token, token + 1)
         alone = moe_experts(bank, spec, x[one], ids[one], weights[one])
-        assert torch.equal(alone[0], together[token])
+        assert torch.equal(alone[0], few[token])
+        if not has_tiles_now(storage, x.dtype):
+            assert torch.equal(alone[0], together[token])
     order = torch.randperm(37)
     shuffled = moe_experts(bank, spec, x[order], ids[order], weights[order])
     assert torch.equal(shuffled, together[order])
@@ -93,8 +98,9 @@ def test_threads_do_not_change_a_row() -> None:
     experts = random_experts("bfloat16", experts=3, hidden=128, inner=2112)
     store = stored(experts)
     bank, spec = store.bank(0), store.plan(0).spec
-    x = torch.randn(50, 128)
-    ids, weights = routing(50, 3, 2)
+    tokens = 16 if has_tiles_now("bfloat16", torch.float32) else 50
+    x = torch.randn(tokens, 128)
+    ids, weights = routing(tokens, 3, 2)
     torch.set_num_threads(2)
     try:
         together = moe_experts(bank, spec, x, ids, weights)

@@ -32,18 +32,40 @@ void fill(float *values, size_t count) {
   for (size_t i = 0; i < count; ++i) values[i] = normal(random_bits);
 }
 
+void store_bfloat16(uint8_t *data, float value) {
+  std::memcpy(data, reinterpret_cast<const uint8_t *>(&value) + 2, 2);
+}
+
 void fill_bfloat16(uint8_t *data, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     float value;
     fill(&value, 1);
-    std::memcpy(data + i * 2, reinterpret_cast<const uint8_t *>(&value) + 2, 2);
+    store_bfloat16(data + i * 2, value);
   }
 }
+
+// Activations of a type: float32, or bfloat16 that are what `floats` become.
+struct Activations {
+  Activations(int32_t type, float *floats, size_t count) : at(count * (type ? 2 : 4)), item(type ? 2 : 4) {
+    for (size_t i = 0; i < count; ++i) {
+      uint32_t bits;
+      std::memcpy(&bits, floats + i, 4);
+      if (type) bits &= 0xFFFF0000;
+      std::memcpy(floats + i, &bits, 4);
+      std::memcpy(at.data + i * item, reinterpret_cast<const uint8_t *>(&bits) + 4 - item, item);
+    }
+  }
+  const uint8_t *from(size_t number) const { return at.data + number * item; }
+  Bytes at;
+  size_t item;
+};
 
 // Where random bytes would be numbers so large that a layer overflows.
 void fill_weight(int32_t format, uint8_t *data, size_t bytes) {
   if (format == 0) fill(reinterpret_cast<float *>(data), bytes / 4);
   if (format == 1) fill_bfloat16(data, bytes / 2);
+  if (format == 2)
+    for (size_t i = 1; i < bytes; i += 2) data[i] &= 0xBF;  // float16 below 2
 }
 void fill_scale(int32_t format, uint8_t *data, size_t bytes) {
   if (format == 3) fill(reinterpret_cast<float *>(data), bytes / 4);
@@ -110,23 +132,27 @@ Shape shape(int32_t format, size_t rows, size_t columns) {
   }
 }
 
-void products(int32_t format, size_t rows, size_t columns, size_t tokens) {
+void products(int32_t format, size_t rows, size_t columns, size_t tokens, int32_t type = 0) {
   const Shape s = shape(format, rows, columns);
   Bytes weight(rows * s.row_bytes), scale(s.scale_bytes), global(4);
   fill_weight(format, weight.data, rows * s.row_bytes);
   fill_scale(format, scale.data, s.scale_bytes);
   global.floats()[0] = 0.5f;
-  Bytes x(tokens * columns * 4), bias(rows * 4), y(tokens * rows * 4), one(rows * 4);
+  // A row of a prompt is compared with that of a shorter prompt.
+  const size_t company = tokens > 16 ? 17 : 1;
+  Bytes x(tokens * columns * 4), bias(rows * 4), y(tokens * rows * 4), one(company * rows * 4);
   fill(x.floats(), tokens * columns);
+  const Activations activations(type, x.floats(), tokens * columns);
   fill(bias.floats(), rows);
-  const auto call = [&](const float *from, size_t count, float *to) {
+  const auto call = [&](size_t token, size_t count, float *to) {
     const headrace_matrix matrix = {static_cast<int64_t>(rows), static_cast<int64_t>(columns),
                                     weight.data, scale.data, global.data, bias.floats(), format};
-    return headrace_products(&matrix, 1, from, 0, static_cast<int64_t>(count), to);
+    return headrace_products(&matrix, 1, activations.from(token * columns), type,
+                             static_cast<int64_t>(count), to);
   };
-  require(call(x.floats(), tokens, y.floats()) == 0, "a product");
-  for (size_t t = 0; t < tokens; t += 5) {
-    require(call(x.floats() + t * columns, 1, one.floats()) == 0, "a row");
+  require(call(0, tokens, y.floats()) == 0, "a product");
+  for (size_t t = 0; t + company <= tokens; t += 5) {
+    require(call(t, company, one.floats()) == 0, "a row");
     require(!std::memcmp(one.data, y.floats() + t * rows, rows * 4), "a row equals its batch");
   }
   Bytes plain(rows * columns * 4);
@@ -143,9 +169,74 @@ void products(int32_t format, size_t rows, size_t columns, size_t tokens) {
         sum += term;
         bound += std::fabs(term);
       }
-      require(std::fabs(y.floats()[t * rows + r] - sum) <= 1e-6 * bound, "a product's accuracy");
+      // Tiles hold some of GGUF's weights to 2^-17.
+      const double limit = type && format >= 6 ? 1e-5 : 1e-6;
+      require(std::fabs(y.floats()[t * rows + r] - sum) <= limit * bound, "a product's accuracy");
     }
   agree(plain.floats(), rows * columns, EXACT, "decoding is the same everywhere");
+}
+
+// Activations that come as bfloat16: some tiers round what is far below the largest of eight. Of the
+// tokens the second has outliers, the third zeros, the fourth very small numbers, the fifth an
+// infinity, the sixth large numbers.
+void rounding_products(int32_t format, size_t rows, size_t columns, size_t tokens) {
+  const Shape s = shape(format, rows, columns);
+  Bytes weight(rows * s.row_bytes), scale(s.scale_bytes), global(4), plain(rows * columns * 4);
+  fill_weight(format, weight.data, rows * s.row_bytes);
+  fill_scale(format, scale.data, s.scale_bytes);
+  // Of MXFP4 usual ones and far smaller ones, none so small that a tier takes it for zero.
+  for (size_t i = 0; format == 5 && i < s.scale_bytes; ++i)
+    scale.data[i] = static_cast<uint8_t>(scale.data[i] % 8 ? 100 + scale.data[i] % 32 : 40);
+  global.floats()[0] = 0.5f;
+  Bytes x(tokens * columns * 2), wide(tokens * columns * 4), y(tokens * rows * 4), one(rows * 4);
+  std::memset(wide.data, 0, tokens * columns * 4);
+  for (size_t i = 0; i < tokens * columns; ++i) {
+    const size_t token = i / columns, column = i % columns;
+    float value;
+    fill(&value, 1);
+    if (token == 1 && column % 19 == 0) value *= 1000;
+    if (token == 2 && column < columns / 2) value = 0;
+    if (token == 3 && column % 24 < 8) value *= 1e-30f;
+    if (token == 4 && column == columns / 2) value = INFINITY;
+    if (token == 5) value *= 1e25f;
+    store_bfloat16(x.data + i * 2, value);
+    std::memcpy(wide.data + i * 4 + 2, x.data + i * 2, 2);
+  }
+  const auto call = [&](const uint8_t *from, size_t count, float *to) {
+    const headrace_matrix matrix = {static_cast<int64_t>(rows), static_cast<int64_t>(columns),
+                                    weight.data, scale.data, global.data, nullptr, format};
+    return headrace_products(&matrix, 1, from, 1, static_cast<int64_t>(count), to);
+  };
+  require(call(x.data, tokens, y.floats()) == 0, "a product");
+  for (size_t t = 0; t < tokens; ++t) {
+    require(call(x.data + t * columns * 2, 1, one.floats()) == 0, "a row");
+    // What is no number may have either sign.
+    if (t != 4)
+      require(!std::memcmp(one.data, y.floats() + t * rows, rows * 4), "a row equals its batch");
+  }
+  require(headrace_decode(format, static_cast<int64_t>(rows), static_cast<int64_t>(columns),
+                          weight.data, scale.data, global.data, 0, static_cast<int64_t>(rows),
+                          plain.floats()) == 0,
+          "decoding");
+  for (size_t t = 0; t < tokens; ++t)
+    for (size_t r = 0; r < rows; ++r) {
+      double sum = 0, bound = 1e-30;
+      for (size_t c = 0; c < columns; ++c) {
+        const double w = plain.floats()[r * columns + c];
+        const float *eight = wide.floats() + t * columns + c / 8 * 8;
+        double greatest = 0;
+        for (size_t i = 0; i < 8 && c / 8 * 8 + i < columns; ++i)
+          if (std::fabs(eight[i]) > greatest) greatest = std::fabs(eight[i]);
+        sum += w * eight[c % 8];
+        bound += std::fabs(w) * (1e-6 * std::fabs(eight[c % 8]) + std::ldexp(greatest, -17));
+      }
+      const float got = y.floats()[t * rows + r];
+      if (t == 4)
+        require(std::isfinite(sum) || (std::isnan(sum) ? std::isnan(got) : got == sum),
+                "a product with an infinity");
+      else
+        require(std::fabs(got - sum) <= bound, "the accuracy of a rounding product");
+    }
 }
 
 // Every code and scale of a byte or two, those that are no numbers too.
@@ -166,7 +257,8 @@ void every_code(int32_t format) {
   agree(plain.floats(), ROWS * COLUMNS, EXACT, "each code is the same everywhere");
 }
 
-void layer_step(int32_t format, size_t hidden, size_t inner, size_t tokens, size_t width) {
+void layer_step(int32_t format, size_t hidden, size_t inner, size_t tokens, size_t width,
+                int32_t type = 0) {
   const Shape up = shape(format, inner, hidden), down = shape(format, hidden, inner);
   headrace_expert_layout l{};
   l.hidden = static_cast<int64_t>(hidden);
@@ -193,6 +285,7 @@ void layer_step(int32_t format, size_t hidden, size_t inner, size_t tokens, size
   Bytes bank(static_cast<size_t>(l.stride) * (EXPERTS - 1) + end);
   Bytes x(tokens * hidden * 4), rows(tokens * width * hidden * 4), again(tokens * width * hidden * 4);
   fill(x.floats(), tokens * hidden);
+  const Activations activations(type, x.floats(), tokens * hidden);
   std::memset(rows.data, 0, tokens * width * hidden * 4);
   std::memset(again.data, 0, tokens * width * hidden * 4);
   for (size_t i = 0; i < EXPERTS; ++i) {
@@ -218,8 +311,8 @@ void layer_step(int32_t format, size_t hidden, size_t inner, size_t tokens, size
   for (int threads : {1, 3}) {
     headrace_set_threads(threads);
     float *out = threads == 1 ? rows.floats() : again.floats();
-    require(headrace_moe_rows(&l, bank.data, EXPERTS, x.data, 0, static_cast<int64_t>(tokens),
-                              static_cast<int64_t>(width), slots.data(), format % 3, out) == 0,
+    require(headrace_moe_rows(&l, bank.data, EXPERTS, activations.from(0), type,
+                              static_cast<int64_t>(tokens), static_cast<int64_t>(width), slots.data(), format % 3, out) == 0,
             "a layer step");
   }
   const size_t count = tokens * width * hidden;
@@ -229,7 +322,7 @@ void layer_step(int32_t format, size_t hidden, size_t inner, size_t tokens, size
 }
 
 // Gate, up and down of a feed-forward, and gate and up side by side.
-void feed_forward(int32_t format, size_t hidden, size_t inner, size_t tokens) {
+void feed_forward(int32_t format, size_t hidden, size_t inner, size_t tokens, int32_t type) {
   const Shape up = shape(format, inner, hidden), down = shape(format, hidden, inner);
   Bytes gates(inner * up.row_bytes), ups(inner * up.row_bytes), downs(hidden * down.row_bytes);
   Bytes scale(up.scale_bytes), down_scale(down.scale_bytes), global(4), bias(inner * 4);
@@ -242,6 +335,7 @@ void feed_forward(int32_t format, size_t hidden, size_t inner, size_t tokens) {
   fill_scale(format, down_scale.data, down.scale_bytes);
   global.floats()[0] = 0.5f;
   fill(x.floats(), tokens * hidden);
+  const Activations activations(type, x.floats(), tokens * hidden);
   fill(bias.floats(), inner);
   const int64_t h = static_cast<int64_t>(hidden), i = static_cast<int64_t>(inner);
   const headrace_matrix matrices[] = {
@@ -252,8 +346,9 @@ void feed_forward(int32_t format, size_t hidden, size_t inner, size_t tokens) {
   for (int threads : {1, 3}) {
     headrace_set_threads(threads);
     float *out = threads == 1 ? y.floats() : again.floats();
-    require(headrace_mlp(matrices, 0, x.floats(), 0, count, out) == 0, "a feed-forward");
-    require(headrace_products(matrices, 2, x.floats(), 0, count, both.floats()) == 0, "two");
+    require(headrace_mlp(matrices, 0, activations.from(0), type, count, out) == 0, "a feed-forward");
+    require(headrace_products(matrices, 2, activations.from(0), type, count, both.floats()) == 0,
+            "two");
   }
   require(!std::memcmp(y.data, again.data, tokens * hidden * 4), "a feed-forward by threads");
   agree(y.floats(), tokens * hidden, SUMS, "a feed-forward is the same everywhere");
@@ -337,16 +432,21 @@ int main(int count, char **arguments) {
         if (group(format) == 1)
           for (size_t columns : {1, 7, 33, 129, 255}) products(format, 131, columns, 6);
         products(format, quick ? 20 : 300, 512, 40);
+        for (size_t tokens : {17, 50}) products(format, 37, 768, tokens, 1);
+        for (size_t columns : {32, 128, 256, 416, 768})
+          if (columns % group(format) == 0)
+            for (size_t tokens : {6, 16}) rounding_products(format, 21, columns, tokens);
       }
     for (int32_t format = 0; format < FORMATS; ++format) {
       layer_step(format, 256, 256, 1, 2);
       if (group(format) > 32) continue;
-      layer_step(format, 576, quick ? 32 : 64, quick ? 30 : 70, 3);
+      for (int32_t type : {0, 1}) layer_step(format, 576, quick ? 32 : 64, quick ? 30 : 70, 3, type);
       layer_step(format, 160, 288, quick ? 3 : 9, 4);
     }
     for (int32_t format = 0; format < FORMATS; ++format)
       for (size_t tokens : {1, 5, 40})
-        if (group(format) <= 32) feed_forward(format, 96, 160, tokens);
+        for (int32_t type : {0, 1})
+          if (group(format) <= 32) feed_forward(format, 96, 160, tokens, type);
     for (int32_t type : {0, 1}) {
       attend(type, 64, 3, 0, 37);
       attend(type, 32, 1, 700, 1);

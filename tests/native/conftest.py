@@ -30,7 +30,7 @@ def native(built: Library) -> Iterator[Library]:
     built.set_threads(1)
 
 
-@pytest.fixture(params=["portable", "avx2", "avx512", "neon"])
+@pytest.fixture(params=["portable", "avx2", "avx512", "amx", "neon"])
 def tier(native: Library, request: pytest.FixtureRequest) -> str:
     """Each instruction set that this machine has, in use."""
     name: str = request.param

@@ -15,6 +15,7 @@ from engine.kernels.linear import linear, linears, mlp
 from engine.kernels.pointwise import add_rms_norm, rms_norm
 from engine.native.library import FORMATS
 from tests.native.test_linear import plain, random_weight, relative
+from tests.native.tiles import has_tiles
 
 pytestmark = pytest.mark.usefixtures("tier")
 
@@ -38,7 +39,9 @@ def test_products_together_equal_each_alone_to_the_bit(
 
 @pytest.mark.parametrize("storage", FORMATS)
 @pytest.mark.parametrize(("hidden", "inner"), [(256, 512), (576, 1536), (160, 96)])
-def test_a_feed_forward_equals_its_definition(storage: str, hidden: int, inner: int) -> None:
+def test_a_feed_forward_equals_its_definition(
+    storage: str, hidden: int, inner: int, tier: str
+) -> None:
     if storage in ("q4_k", "q6_k") and hidden != 256:
         pytest.skip("rows are whole blocks of 256")
     torch.manual_seed(hidden)
@@ -57,6 +60,8 @@ def test_a_feed_forward_equals_its_definition(storage: str, hidden: int, inner: 
     for threads in (1, 3):
         torch.set_num_threads(threads)
         for rows in (slice(0, 1), slice(3, 20), slice(50, 70)):
+            if rows.stop == 1 and has_tiles(tier, storage, torch.float32):
+                continue  # they are for prompts, and add in an order of their own
             assert torch.equal(mlp(x[rows], gate_up_down), got[rows])
 
 

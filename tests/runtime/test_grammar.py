@@ -186,8 +186,11 @@ def test_what_cannot_be_compiled_is_refused_and_others_go_on(dense_model: Path) 
             request(4, "no document"),
             request(5, document("start: /a/ " + "x" * grammar.MAX_CHARS)),
             request(6, document(NUMBERS), 5),
+            request(7, document(schema={"const": "x" * grammar.MAX_CHARS})),
         ]
     )
+    error = failure(run, 7).error
+    assert "characters" in error.message and error.param == "response_format"
     error = failure(run, 2).error
     assert error.message == (
         "The schema cannot be compiled, at /properties/a/items: Invalid type: strin"

@@ -17,7 +17,10 @@ from engine.messages import (
     Cancel,
     Configure,
     Finished,
+    LayerResidency,
     Ready,
+    ReportResidency,
+    Residency,
     Sampled,
     StopAt,
     Submit,
@@ -61,6 +64,8 @@ def main(folder: Path) -> None:
                 elif isinstance(command, Cancel):
                     print(json.dumps({"cancelled": command.request}), file=heard, flush=True)
                     finish(command.request, "cancelled", 1, 0)
+                elif isinstance(command, ReportResidency):
+                    say(Residency(experts=2, layers=[LayerResidency(layer=0, resident=[1])]))
                 elif isinstance(command, StopAt):
                     pass  # what a stop string ends is over already
 

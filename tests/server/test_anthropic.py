@@ -81,10 +81,13 @@ def test_tokens_are_counted_as_they_are_used(client: anthropic.Anthropic, server
     assert bare < counted
 
 
-def test_an_answer_to_be_continued_is_refused(client: anthropic.Anthropic, server: Server) -> None:
-    begun: list[Any] = [*USER, {"role": "assistant", "content": "The answer is"}]
-    with pytest.raises(anthropic.BadRequestError, match="continuing an answer"):
+def test_a_call_cannot_be_continued(client: anthropic.Anthropic, server: Server) -> None:
+    call = {"type": "tool_use", "id": "t1", "name": "read", "input": {}}
+    begun: list[Any] = [*USER, {"role": "assistant", "content": [call]}]
+    with pytest.raises(anthropic.BadRequestError, match="can be continued"):
         client.messages.create(model=server.model, messages=begun, max_tokens=3)
+    # Agents count a history whatever it ends with.
+    assert client.messages.count_tokens(model=server.model, messages=begun).input_tokens
 
 
 def test_blocks_of_history_are_read(client: anthropic.Anthropic, server: Server) -> None:

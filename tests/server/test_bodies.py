@@ -12,6 +12,7 @@ import pytest
 from tests.server.running import Server
 
 CHAT, TEXT, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
+RESPONSES = "/v1/responses"
 USER = {"role": "user", "content": "hi"}
 LIBRARY = re.compile(r"Expected|`|\$|got |Error|truncated|malformed|recursion|NoneType|Traceback")
 """How msgspec and Python speak."""
@@ -20,7 +21,8 @@ OUTSIDE = ("NaN", "Infinity", "-Infinity", "1e400", "-1e400", "9" * 5000)
 
 def refusal(server: Server, path: str, fields: dict[str, Any], literal: str) -> tuple[str, str]:
     """Message and param for a body in which `literal` stands where fields say "LITERAL"."""
-    body = json.dumps({"model": server.model, "max_tokens": 2, **fields})
+    few = {} if path == RESPONSES else {"max_tokens": 2}
+    body = json.dumps({"model": server.model, **few, **fields})
     answer = server.http.post(path, content=body.replace('"LITERAL"', literal))
     assert answer.status_code == 400, answer.text
     assert (answer.json().get("type") == "error") == (path == MESSAGES)
@@ -126,14 +128,6 @@ def test_a_value_of_another_kind(
     assert all(word in message for word in words), message
 
 
-@pytest.mark.parametrize("inner", [r'{"a": "\ud800"}', '{"a": NaN}', "[1]", "{", "[" * 5000])
-def test_arguments_of_a_call_that_are_no_json(server: Server, inner: str) -> None:
-    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": inner}}
-    turn = {"role": "assistant", "content": "", "tool_calls": [call]}
-    message, param = refusal(server, CHAT, {"messages": [turn, USER]}, "")
-    assert param == "messages[0].tool_calls[0].function.arguments" and param in message
-
-
 @pytest.mark.parametrize(
     ("body", "words"),
     [
@@ -167,3 +161,75 @@ def test_what_only_claims_to_be_gzip(server: Server) -> None:
         answer = server.http.post(TEXT, content=body, headers={"Content-Encoding": "gzip"})
         message = answer.json()["error"]["message"]
         assert answer.status_code == 400 and "gzip" in message and not LIBRARY.search(message)
+
+
+DEPTHS = (140, 320, *range(400, 1000, 40))
+"""Up to Python's limit of recursion, which some step or other on a request's way reaches first."""
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "place"),
+    [
+        (
+            CHAT,
+            {"messages": [USER], "tools": [{"function": {"name": "f", "parameters": "LITERAL"}}]},
+            "tools[0].function.parameters",
+        ),
+        (
+            CHAT,
+            {
+                "messages": [USER],
+                "response_format": {"type": "json_schema", "json_schema": {"schema": "LITERAL"}},
+            },
+            "response_format.json_schema.schema",
+        ),
+        (CHAT, {"messages": [{**USER, "content": "LITERAL"}]}, "messages[0].content"),
+        (CHAT, {"messages": [USER], "chat_template_kwargs": "LITERAL"}, "chat_template_kwargs"),
+        (
+            MESSAGES,
+            {"messages": [USER], "tools": [{"name": "f", "input_schema": "LITERAL"}]},
+            "tools[0].input_schema",
+        ),
+        (
+            RESPONSES,
+            {"input": "x", "tools": [{"type": "function", "name": "f", "parameters": "LITERAL"}]},
+            "tools[0].parameters",
+        ),
+        (TEXT, {"prompt": "LITERAL"}, "prompt"),
+        ("/v1/tokenize", {"content": "LITERAL"}, "content"),
+    ],
+)
+@pytest.mark.parametrize(("opening", "closing"), [('{"items":', "}"), ("[", "]")])
+def test_what_is_nested_too_deeply(
+    server: Server, path: str, fields: dict[str, Any], place: str, opening: str, closing: str
+) -> None:
+    for depth in DEPTHS:
+        literal = opening * depth + "{}" + closing * depth
+        message, param = refusal(server, path, fields, literal)
+        assert "nested too deeply" in message
+        if depth < 900:  # the text itself can be read
+            assert message.startswith(place)
+            assert path == MESSAGES or param.startswith(place)
+
+
+def test_arguments_that_are_nested_too_deeply(server: Server) -> None:
+    """A history is not refused for what a model wrote: what lies too deep is left out."""
+    for depth in DEPTHS:
+        text = '{"a":' * depth + "{}" + "}" * depth
+        call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": text}}
+        turn = {"role": "assistant", "content": "", "tool_calls": [call]}
+        assert server.chat(messages=[turn, USER]).status_code == 200
+        item = {"type": "function_call", "call_id": "a", "name": "f", "arguments": text}
+        body = {"model": server.model, "input": [item], "max_output_tokens": 4}
+        assert server.http.post(RESPONSES, json=body).status_code == 200
+
+
+def test_schemas_may_be_as_deep_as_their_own_limit_says(server: Server) -> None:
+    for depth, status in ((90, 200), (97, 400)):
+        schema: dict[str, Any] = {}
+        for _ in range(depth):
+            schema = {"items": schema}
+        form = {"type": "json_schema", "json_schema": {"name": "f", "schema": schema}}
+        answer = server.chat(response_format=form)
+        assert answer.status_code == status, answer.text
+        assert ("deeper than 96 levels" in answer.text) == (status == 400)

@@ -307,3 +307,31 @@ def test_nulls_inside_tools_are_absent(hermes: Speaker) -> None:
     bare = {"name": "ping", "description": None, "parameters": None, "strict": None}
     whole, _ = both(hermes, tools=[{"type": "function", "function": bare}])
     assert whole.choices[0].finish_reason == "tool_calls"
+
+
+def test_a_named_function_is_called_once(hermes: Speaker) -> None:
+    hermes.says(f"{call('ping')}\n{call('ping', again=1)}")
+    named = {"type": "function", "function": {"name": "ping"}}
+    whole, _ = both(hermes, tool_choice=named)
+    assert len(whole.choices[0].message.tool_calls) == 1
+    assert whole.choices[0].finish_reason == "tool_calls"
+
+
+def test_calls_that_must_be_made_end_where_they_repeat(hermes: Speaker) -> None:
+    """Small models go on like that for ever."""
+    oslo, lima = call("weather", city="Oslo"), call("weather", city="Lima")
+    hermes.says("\n".join([oslo, lima, oslo.replace(": {", ":  {"), oslo, lima]))
+    for fields, made in (({"tool_choice": "required"}, 3), ({}, 5)):
+        whole, _ = both(hermes, **fields)
+        assert len(whole.choices[0].message.tool_calls) == made
+        assert whole.choices[0].finish_reason == "tool_calls"
+
+
+def test_calls_that_differ_in_white_space_of_a_text_do_not_repeat(hermes: Speaker) -> None:
+    texts = ["foo bar", "foobar", "foo  bar", "foo\nbar"]
+    calls = [call("weather", city=text, days=1) for text in texts]
+    again = call("weather", days=1, city=texts[1])
+    hermes.says("\n".join([*calls, again, calls[0]]))
+    whole, _ = both(hermes, tool_choice="required")
+    made = [json.loads(each.function.arguments) for each in whole.choices[0].message.tool_calls]
+    assert [each["city"] for each in made] == [*texts, texts[1]]

@@ -13,6 +13,7 @@ import pytest
 from engine.chat.model_files import locate
 from engine.options import EngineOptions
 from engine.server.app import create_app
+from engine.server.keys import KeyRing
 from engine.server.ownership import Ownership
 from engine.server.runtime_link import RuntimeLink
 from engine.server.service import Service
@@ -35,9 +36,18 @@ def answered(model: Path, path: str, **fields: Any) -> httpx.Response:
         service.start()
         try:
             await link.wait_loaded()
-            app = create_app(service, Ownership(host="127.0.0.1", port=1), lambda reason: None)
+            app = create_app(
+                service,
+                Ownership(host="127.0.0.1", port=1),
+                lambda reason: None,
+                keys=KeyRing("a key"),
+            )
             transport = httpx.ASGITransport(app=app)
-            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+            async with httpx.AsyncClient(
+                transport=transport,
+                base_url="http://127.0.0.1",
+                headers={"Authorization": "Bearer a key"},
+            ) as http:
                 body = {"model": model.name, "max_tokens": 4, **fields}
                 return await http.post(path, json=body)
         finally:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine.errors import RuntimeDied
-from engine.server.call_arguments import arguments_object
+from engine.server.call_arguments import MAX_DEPTH, arguments_object
 from engine.server.choices import merged
 from engine.server.generation import Ended, GenerationEvent, Started
 from engine.server.responses_store import (
@@ -25,7 +25,20 @@ from engine.server.responses_store import (
     [
         ('{"a": 1}', {"a": 1}),
         ("", {}),
-        ("[1]", {}),
+        ("null", {}),
+        ("[1]", {"arguments": "[1]"}),
+        ('"Oslo"', {"arguments": '"Oslo"'}),
+        ('{"city": Oslo}', {"arguments": '{"city": Oslo}'}),
+        ("{'city': 'Oslo'}", {"arguments": "{'city': 'Oslo'}"}),
+        ('{"a": NaN}', {"arguments": '{"a": NaN}'}),
+        (r'{"a": "\ud800"}', {"arguments": r'{"a": "\ud800"}'}),
+        (r'{"b": "x\"}", "a": "\ud800"}', {"b": 'x"}'}),
+        ('{"a": 1,}', {"a": 1}),
+        ('{"a": 1, "b": Oslo}', {"a": 1}),
+        ('{"a": 1, "b": [NaN, 2]}', {"a": 1}),
+        ('{"a": 1, "b": [{{', {"a": 1}),
+        ('{"a": 1}{"b": 2}', {"a": 1}),
+        ('{"a": [' + "{}," * 99 + "{}]}", {"a": [{}] * 100}),
         ('{"a": "Os', {"a": "Os"}),
         ('{"a": "Os\\', {}),
         ('{"a": 1, "b": "x\\', {"a": 1}),
@@ -40,6 +53,27 @@ from engine.server.responses_store import (
 )
 def test_arguments_that_are_cut(text: str, expected: dict[str, Any]) -> None:
     assert arguments_object(text) == expected
+
+
+@pytest.mark.parametrize(
+    "part", ["[", "{", '{"a":', '{"a":[],', ",", '"', r"\"", "[,", "[{},", "]", "{}"]
+)
+def test_arguments_of_any_length(part: str) -> None:
+    """2 MB, at a cost that grows with the length only."""
+    text = '{"a": 1, "b": [' + part * (2_000_000 // len(part))
+    for ended in (text, text + "]}"):
+        assert arguments_object(ended)["a"] == 1
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH - 1, MAX_DEPTH, 900, 3000])
+def test_arguments_that_nest(depth: int) -> None:
+    text = '{"a": 1, "b": ' + "[" * depth + "]" * depth + "}"
+    found = arguments_object(text)
+    assert found["a"] == 1
+    levels, inner = 0, found["b"]
+    while inner:
+        levels, inner = levels + 1, inner[0]
+    assert levels == min(depth, MAX_DEPTH - 1) - 1
 
 
 class Source:

@@ -18,7 +18,12 @@ CHAT, TEXT, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 PART, PART_AT = {"type": "text", "text": "hi"}, "messages[0].content[0]"
 TOLD = {"role": "tool", "tool_call_id": "1", "content": "seven"}
-THINKING = "chat_template_kwargs.enable_thinking"
+KWARGS = "chat_template_kwargs"
+THINKING = KWARGS + ".enable_thinking"
+
+BEGUN = [USER, {"role": "assistant", "content": "The"}]
+GENERATED, CONTINUE = {"add_generation_prompt": True}, "continue_final_message"
+MUST_CALL = {"tools": [TOOL], "tool_choice": "required"}
 
 
 def calling(**fields: Any) -> dict[str, Any]:
@@ -49,7 +54,11 @@ def calling(**fields: Any) -> dict[str, Any]:
         ),
         ({"messages": [calling(), {**TOLD, "tool_call_id": "other"}]}, "messages"),
         ({"messages": [TOLD, USER]}, "messages"),
-        ({"messages": [USER, {"role": "assistant", "content": "The"}]}, "messages[1].role"),
+        ({"messages": BEGUN, "continue_final_message": True, **GENERATED}, CONTINUE),
+        ({"continue_final_message": True}, CONTINUE),
+        ({"messages": [USER, calling()], "continue_final_message": True}, CONTINUE),
+        ({"messages": BEGUN, "continue_final_message": True, "regex": "a"}, CONTINUE),
+        ({"messages": BEGUN, "continue_final_message": True, **MUST_CALL}, CONTINUE),
         ({"response_format": {"type": "text", "schema": {}}}, "response_format.schema"),
         ({"chat_template_kwargs": {"made_up": 1}}, "chat_template_kwargs.made_up"),
         ({"chat_template_kwargs": {"enable_thinking": True}}, THINKING),
@@ -74,7 +83,8 @@ def calling(**fields: Any) -> dict[str, Any]:
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"response_format": {"type": "poem"}}, "response_format"),
         ({"modalities": ["audio"]}, "modalities"),
-        ({"reasoning_effort": "high"}, "reasoning_effort"),
+        ({"reasoning_effort": "enormous"}, "reasoning_effort"),
+        ({"thinking_budget": -1}, "thinking_budget"),
         ({"store": True}, "store"),
         ({"made_up": 1}, "made_up"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
@@ -89,6 +99,26 @@ def test_chat_names_the_field(server: Server, fields: dict[str, Any], param: str
     assert error["code"] == "invalid_request" and error["message"]
 
 
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": BEGUN, "continue_final_message": True, **GENERATED}, CONTINUE),
+        ({"messages": [USER], "continue_final_message": True}, CONTINUE),
+        ({"messages": [USER, calling()], "continue_final_message": True}, CONTINUE),
+        ({"messages": [USER], "chat_template_kwargs": {"made_up": 1}}, KWARGS + ".made_up"),
+        ({"messages": [USER], "chat_template_kwargs": {"enable_thinking": True}}, THINKING),
+        ({"messages": [USER], "chat_template_kwargs": {"messages": []}}, KWARGS),
+    ],
+)
+def test_tokenize_refuses_what_chat_refuses(
+    server: Server, fields: dict[str, Any], param: str
+) -> None:
+    answer, chat = server.http.post("/v1/tokenize", json=fields), server.chat(**fields)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == param
+    assert answer.json() == chat.json()
+
+
 def test_what_cannot_change_an_answer_is_taken(server: Server) -> None:
     part = {**PART, "cache_control": {"type": "ephemeral"}, "annotations": []}
     messages = [{"role": "user", "name": "me", "content": [part]}, calling(index=0), TOLD]
@@ -97,6 +127,10 @@ def test_what_cannot_change_an_answer_is_taken(server: Server) -> None:
         {"stream": True, "stream_options": {"include_usage": None}},
         {"response_format": {"type": "text", "schema": None}},
         {"chat_template_kwargs": {"enable_thinking": False}},
+        {"reasoning_effort": "high"},
+        {"reasoning_effort": "none", "thinking_budget": 4096},
+        {"messages": BEGUN},
+        {"messages": BEGUN, "add_generation_prompt": False},
     ):
         answer = server.chat(**fields)
         assert answer.status_code == 200, answer.text

@@ -13,6 +13,7 @@ import pytest
 
 from app.core import server_record
 from engine import processes
+from engine.server import exposure
 from engine.server.app import printable
 from tests.server.running import Server, headrace, running
 
@@ -21,8 +22,9 @@ CHAT = "/v1/chat/completions"
 
 @pytest.fixture(scope="module")
 def guarded(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with a key and one foreign origin and host allowed. Its model need not load."""
-    options = ("--api-key", "s3same", "--allow-origin", "https://ok.example", "--allow-host", "box")
+    """A server with a key and two origins and a host allowed. Its model need not load."""
+    origins = ("--cors-origin", "https://ok.example/", "--cors-origin", "http://LOCALHOST:3000")
+    options = ("--api-key", "s3same", *origins, "--allow-host", "box")
     with running(
         tiny_model, tmp_path_factory.mktemp("home"), "--device", "cpu", *options, ready=False
     ) as started:
@@ -90,35 +92,108 @@ def test_keys_in_command_lines_are_hidden() -> None:
         "tauri://localhost",
         "http://localhost.evil.net",
         "file://",
+        # Any program of this PC can serve a page, with anything in it.
+        "http://localhost:3000",
+        "http://127.0.0.1:8080",
+        "https://[::1]:9",
     ],
 )
-def test_pages_of_others_are_refused(server: Server, origin: str) -> None:
+def test_pages_are_refused(server: Server, origin: str) -> None:
+    """Also where no key is wanted."""
+    assert server.http.get("/v1/models").status_code == 200
+    pages_are_refused(server, origin)
+
+
+def pages_are_refused(server: Server, origin: str) -> None:
     for method, path in (("POST", CHAT), ("OPTIONS", CHAT), ("GET", "/v1/engine/stats")):
         answer = server.http.request(method, path, headers={"Origin": origin})
         assert answer.status_code == 403, (method, path)
         assert "access-control-allow-origin" not in answer.headers
-        assert "--allow-origin" in answer.json()["error"]["message"]
+        assert "--cors-origin" in answer.json()["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    "origin",
-    ["http://localhost:3000", "http://127.0.0.1:8080", "https://[::1]:9", "http://127.0.0.9"],
-)
-def test_pages_of_this_pc_are_served(server: Server, origin: str) -> None:
+@pytest.mark.parametrize("origin", ["https://ok.example", "http://localhost:3000"])
+def test_pages_that_are_listed_are_served(guarded: Server, origin: str) -> None:
     asked = {
         "Origin": origin,
         "Access-Control-Request-Method": "POST",
         "Access-Control-Request-Headers": "authorization,content-type",
         "Access-Control-Request-Private-Network": "true",
     }
-    preflight = server.http.options(CHAT, headers=asked)
+    preflight = guarded.http.options(CHAT, headers=asked)  # browsers send no key with it
     assert preflight.status_code == 204 and preflight.content == b""
     assert preflight.headers["access-control-allow-origin"] == origin
-    assert "POST" in preflight.headers["access-control-allow-methods"]
+    offered = preflight.headers["access-control-allow-methods"].split(", ")
+    assert {"GET", "POST", "DELETE"} <= set(offered)
     assert preflight.headers["access-control-allow-headers"] == "authorization,content-type"
     assert preflight.headers["access-control-allow-private-network"] == "true"
-    answer = server.http.get("/v1/models", headers={"Origin": origin})
+    assert "Origin" in preflight.headers["vary"]
+    key = {"Origin": origin, "x-api-key": "s3same"}
+    answer = guarded.http.get("/v1/models", headers=key)
     assert answer.headers["access-control-allow-origin"] == origin
+    assert answer.headers["vary"] == "Origin"
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "http://ok.example",
+        "https://ok.example:8443",
+        "https://a.ok.example",
+        "https://ok.example/",
+        "http://localhost",
+        "http://localhost:3001",
+        "https://localhost:3000",
+        "null",
+    ],
+)
+def test_origins_are_compared_exactly(guarded: Server, origin: str) -> None:
+    pages_are_refused(guarded, origin)
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_all_pages_may_be_let_in(tiny_model: Path, tmp_path: Path, keyed: bool) -> None:
+    options = ["--cors-origin", "*", *(["--api-key", "s3same"] if keyed else [])]
+    with running(tiny_model, tmp_path, "--device", "cpu", *options, ready=False) as server:
+        answer = server.http.get("/v1/models", headers={"Origin": "https://any.example"})
+        assert answer.status_code == (401 if keyed else 200)
+        assert answer.headers["access-control-allow-origin"] == "*"
+        assert ("every web page that you open" in server.logged()) is not keyed
+
+
+@pytest.mark.parametrize("origin", ["example.org", "https://a/b", "https://", "a b", "https://*.a"])
+def test_what_no_browser_sends_is_no_origin(origin: str) -> None:
+    process = headrace("serve", "--model", "demo", "--cors-origin", origin)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 2 and "is no origin such as" in err
+
+
+@pytest.mark.parametrize(
+    ("host", "keyed", "said", "not_said"),
+    [
+        ("127.0.0.1", False, "", "open to the network"),
+        ("0.0.0.0", False, "whoever reaches it can use your model", "Whoever has a key"),
+        ("0.0.0.0", True, "not encrypted: keys, prompts and answers", "No API key"),
+    ],
+)
+def test_what_an_open_server_means_is_said(
+    tiny_model: Path, tmp_path: Path, host: str, keyed: bool, said: str, not_said: str
+) -> None:
+    options = ["--host", host, *(["--api-key", "s3same"] if keyed else [])]
+    with running(tiny_model, tmp_path, "--device", "cpu", *options, ready=False) as server:
+        server.http.get(f"http://127.0.0.1:{server.port}/health")
+        log = server.logged()
+    assert said in log and not_said not in log and ("open to the network" in log) is bool(said)
+
+
+def test_keys_that_come_and_go_change_what_is_said() -> None:
+    def told(*addresses: str, origins: tuple[str, ...] = (), keys: bool = False) -> str:
+        return " ".join(exposure.warnings(addresses, origins, keys=keys))
+
+    assert told("127.0.0.1", "::1", origins=("https://a.example",)) == ""
+    assert "headrace keys create" in told("192.168.1.7")
+    assert "headrace keys create" not in told("192.168.1.7", keys=True) != ""
+    assert told("127.0.0.1", origins=("*",)) and not told("127.0.0.1", origins=("*",), keys=True)
 
 
 def test_options_without_a_page_is_answered(server: Server) -> None:

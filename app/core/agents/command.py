@@ -10,13 +10,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from app.core import settings
 from app.core.agents import catalog, config_file, environment, server, set_up
 from app.core.agents.agent import Agent, AgentError, Endpoint
 from app.core.agents.snippets import SNIPPETS, Snippet
-from engine import paths
+from engine import api_keys, paths
 from engine.errors import HeadraceError
 
 EXIT_ERROR, EXIT_INTERRUPTED = 1, 130
@@ -80,7 +81,10 @@ def parser() -> argparse.ArgumentParser:
         verb.add_argument("--url", type=_given, help="the server, if it is not the one that runs")
         verb.add_argument("--model", type=_given, metavar="M", help="default: the one it serves")
         verb.add_argument(
-            "--api-key-file", type=_given, metavar="PATH", help="default: the key of the settings"
+            "--api-key-file",
+            type=_given,
+            metavar="PATH",
+            help="default: that of this PC's servers, or of the settings",
         )
         if name == "setup":
             verb.add_argument("--yes", action="store_true", help="do not ask")
@@ -135,7 +139,9 @@ def _show(options: argparse.Namespace) -> int:
     endpoint = _endpoint(options, server.described)
     snippet = next((each for each in SNIPPETS if each.name == options.name), None)
     if snippet is not None:
-        return _show_snippet(snippet, endpoint)
+        # By hand one enters a key of one's own, where any is wanted.
+        wanted = options.api_key_file or settings.load().api_key or api_keys.stored()
+        return _show_snippet(snippet, endpoint if wanted else replace(endpoint, key=""))
     agent = _agent(options)
     planned = set_up.changes(agent.name, agent.edits(endpoint), endpoint)
     print("".join(change.diff(endpoint) for change in planned), end="")

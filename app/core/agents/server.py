@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from app.core import server_record
 from app.core.agents.agent import AgentError, Endpoint
 from app.core.settings import Settings, model_path
+from engine import api_keys
 from engine.options import DEFAULT_PORT
 
 _PATIENCE_S = 10.0
@@ -25,27 +26,36 @@ def running(settings: Settings, url: str = "", model: str = "", key: str = "") -
 
     Raises AgentError where none answers.
     """
-    key = key or settings.api_key
-    address = _address(url) or _recorded(settings)
+    recorded = _recorded(settings)
+    address = _address(url) or recorded
     if not address:
         raise AgentError(
             "No Headrace server runs.",
             hint="Open the app, or start one with `headrace serve --model demo`. For a server "
             "elsewhere there is --url.",
         )
+    key = key or _usual_key(settings, ours=address == recorded)
     served = _served(address, key)
     return Endpoint(address, model or served["id"], key, served.get("context_length") or 0)
 
 
 def described(settings: Settings, url: str = "", model: str = "", key: str = "") -> Endpoint:
     """The running server, or what a server started with these settings will be."""
-    address = _address(url) or _recorded(settings)
+    recorded = _recorded(settings)
+    address = _address(url) or recorded
     if address and not (url and model):
         return running(settings, address, model, key)
     path = model_path(settings.model)
     name = model or (path.name if path else settings.model)
     port = settings.port or DEFAULT_PORT
-    return Endpoint(address or f"http://127.0.0.1:{port}", name, key or settings.api_key)
+    key = key or _usual_key(settings, ours=address == recorded)
+    return Endpoint(address or f"http://127.0.0.1:{port}", name, key)
+
+
+def _usual_key(settings: Settings, *, ours: bool) -> str:
+    """`ours`: the server is this user's. The local key fits there, whatever keys come and go, and
+    is shown to no other server."""
+    return (api_keys.local_key() if ours else "") or settings.api_key
 
 
 def read_key(path: Path) -> str:
@@ -94,7 +104,7 @@ def _served(address: str, key: str) -> dict[str, Any]:
         if error.code == 401:
             raise AgentError(
                 f"The server at {address} wants another API key.",
-                hint="Set it in the app's settings, or give it with --api-key-file.",
+                hint="Give it with --api-key-file, or set it in the app's settings.",
             ) from error
         raise AgentError(f"The server at {address} answered with status {error.code}.") from error
     except (OSError, http.client.HTTPException) as error:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from engine.chat.parsers.integers import Integers
 from engine.errors import InvalidRequest
+from engine.schemas import DATA, MAPS
 
 MAX_DEPTH = 96
 """Deepest nesting of a schema's own text; compilers of grammars give up soon beyond."""
@@ -17,49 +19,55 @@ _FORMATS = frozenset(
     {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"}
 )
 _COMBINED = ("$ref", "allOf", "anyOf", "oneOf", "patternProperties", "additionalProperties")
-_MAPS = ("properties", "patternProperties", "$defs", "definitions")
-_DATA = ("enum", "const", "default", "examples")
 
 
 def prepared(schema: Any, param: str, *, lenient: bool = False) -> Any:
     """The schema as a grammar should have it; everything it allows the schema itself allows.
 
-    White space is bounded; `nullable` of OpenAPI is null; objects that list their properties have
-    no others, where nothing says that they may. `lenient`: keywords that grammars do not know are
-    passed over instead of refused. Raises InvalidRequest naming `param` for one nested too deep.
+    White space is bounded, and so are integers; `nullable` of OpenAPI is null; objects that list
+    their properties have no others, where nothing says that they may. `lenient`: keywords that
+    grammars do not know are passed over instead of refused. Raises InvalidRequest naming `param`
+    for one nested too deep.
     """
     if _deeper(schema, MAX_DEPTH):
         raise InvalidRequest(
             f"{param}: the JSON schema is nested deeper than {MAX_DEPTH} levels.", param=param
         )
-    closing = not any(_joins(each) for each in _schemas(schema))
-    changed = _changed(schema, closing=closing)
+    parts = list(_schemas(schema))
+    closing = not any(_joins(each) for each in parts)
+    # Below another `$id` a reference leads elsewhere.
+    integers = Integers() if closing and not any("$id" in each for each in parts[1:]) else None
+    changed = _changed(schema, integers, closing=closing)
     if not isinstance(changed, dict):
         return changed
+    if integers is not None:
+        changed = integers.beside(changed)
     options = {"whitespace_pattern": _WHITE_SPACE}
     loose = {"lenient": True, "coerce_one_of": True} if lenient else {}
     return {**changed, "x-guidance": {**options, **loose}}
 
 
-def _changed(schema: Any, *, closing: bool) -> Any:
+def _changed(schema: Any, integers: Integers | None, *, closing: bool) -> Any:
     if not isinstance(schema, dict):
         return schema
-    changed = {key: _inner(key, value, closing=closing) for key, value in schema.items()}
+    changed = {key: _inner(key, value, integers, closing=closing) for key, value in schema.items()}
     if changed.get("format") not in _FORMATS:
         changed.pop("format", None)
     if closing and _is_listed(changed):
         changed["additionalProperties"] = False
-    return _with_null(changed) if changed.pop("nullable", None) is True else changed
+    if changed.pop("nullable", None) is True:
+        changed = _with_null(changed)
+    return changed if integers is None else integers.bounded(changed)
 
 
-def _inner(key: str, value: Any, *, closing: bool) -> Any:
-    if key in _DATA:
+def _inner(key: str, value: Any, integers: Integers | None, *, closing: bool) -> Any:
+    if key in DATA:
         return value
-    if key in _MAPS and isinstance(value, dict):
-        return {name: _changed(each, closing=closing) for name, each in value.items()}
+    if key in MAPS and isinstance(value, dict):
+        return {name: _changed(each, integers, closing=closing) for name, each in value.items()}
     if isinstance(value, list):
-        return [_changed(each, closing=closing) for each in value]
-    return _changed(value, closing=closing)
+        return [_changed(each, integers, closing=closing) for each in value]
+    return _changed(value, integers, closing=closing)
 
 
 def _is_listed(schema: dict[str, Any]) -> bool:
@@ -89,8 +97,8 @@ def _joins(schema: dict[str, Any]) -> bool:
 def _schemas(value: Any) -> Iterator[dict[str, Any]]:
     if isinstance(value, dict):
         yield value
-    for each in value.values() if isinstance(value, dict) else value:
-        if isinstance(each, dict | list):
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
             yield from _schemas(each)
 
 

@@ -1,5 +1,6 @@
 #include "engine.h"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -29,42 +30,55 @@ bool Engine::reserve_scratch(int64_t bytes) {
   return true;
 }
 
-Arrangement::Arrangement(const Tier &tier, Format format, int64_t all_columns)
-    : kernel(&tier.kernels[static_cast<int>(format)]),
-      columns(all_columns),
-      padded(round_up(all_columns, kernel->chunk)) {}
-
 namespace {
 
-float widened(uint16_t bits) {
-  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-  float value;
-  std::memcpy(&value, &wide, 4);
-  return value;
-}
-float widened(float value) { return value; }
-
-// Chunk by chunk; columns beyond the last are zero.
-template <class Source>
-void arrange_row(const Source *x, const Arrangement &a, float *out) {
-  const int64_t chunk = a.kernel->chunk;
-  const uint8_t *places = a.kernel->places;
-  for (int64_t begin = 0; begin < a.padded; begin += chunk) {
-    const int64_t valid = a.columns - begin < chunk ? a.columns - begin : chunk;
-    for (int64_t i = 0; i < valid; ++i) out[begin + places[i]] = widened(x[begin + i]);
-    for (int64_t i = valid; i < chunk; ++i) out[begin + places[i]] = 0.0f;
-  }
+const Kernel *kernel_for(const Tier &tier, Format format, int32_t x_type) {
+  const Kernel &rounding = tier.rounding[static_cast<int>(format)];
+  const bool rounds = x_type == HEADRACE_X_BFLOAT16 && rounding.product != nullptr;
+  return rounds ? &rounding : &tier.kernels[static_cast<int>(format)];
 }
 
 }  // namespace
 
+Arrangement::Arrangement(const Tier &tier, Format format, int64_t all_columns, int32_t x_type)
+    : kernel(kernel_for(tier, format, x_type)),
+      columns(all_columns),
+      padded(round_up(all_columns, kernel->chunk)),
+      // In a form of its own an odd number of lines, so that rows lie in different sets of a cache.
+      size(kernel->split == nullptr ? padded : (padded * column_bytes() / 64 | 1) * 16) {}
+
+void Arrangement::put(const float *values, int64_t first, int64_t count, float *row) const {
+  if (kernel->split != nullptr) return kernel->split(values, first, count, row, padded);
+  for (int64_t i = first; i < first + count; ++i) {
+    const int64_t within = i & (kernel->chunk - 1);
+    row[i - within + kernel->places[within]] = values[i - first];
+  }
+}
+
+void Arrangement::pad(float *row) const {
+  static constexpr float zeros[256] = {};
+  if (padded != columns) put(zeros, columns, padded - columns, row);
+}
+
 void Arrangement::arrange(const void *x, int32_t x_type, int64_t first, int64_t last,
                           float *out) const {
   for (int64_t t = first; t < last; ++t) {
-    if (x_type == HEADRACE_X_FLOAT32)
-      arrange_row(static_cast<const float *>(x) + t * columns, *this, out + t * padded);
-    else
-      arrange_row(static_cast<const uint16_t *>(x) + t * columns, *this, out + t * padded);
+    float *row = out + t * size;
+    pad(row);
+    if (x_type == HEADRACE_X_FLOAT32) {
+      put(static_cast<const float *>(x) + t * columns, 0, columns, row);
+      continue;
+    }
+    const uint16_t *halves = static_cast<const uint16_t *>(x) + t * columns;
+    for (int64_t begin = 0; begin < columns; begin += kernel->chunk) {
+      float wide[256];
+      const int64_t count = std::min<int64_t>(kernel->chunk, columns - begin);
+      for (int64_t i = 0; i < count; ++i) {
+        const uint32_t bits = static_cast<uint32_t>(halves[begin + i]) << 16;
+        std::memcpy(wide + i, &bits, 4);
+      }
+      put(wide, begin, count, row);
+    }
   }
 }
 

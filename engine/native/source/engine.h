@@ -51,15 +51,29 @@ Engine &shared();
 struct Arrangement {
   const Kernel *kernel;
   int64_t columns, padded;
+  int64_t size;  // floats that a row takes
 
-  Arrangement(const Tier &tier, Format format, int64_t columns);
+  Arrangement(const Tier &tier, Format format, int64_t columns, int32_t x_type);
   void arrange(const void *x, int32_t x_type, int64_t first, int64_t last, float *out) const;
-  // Where a column lies in an arranged row.
-  int64_t place(int64_t column) const {
-    const int64_t within = column & (kernel->chunk - 1);
-    return column - within + kernel->places[within];
+  // Columns first .. first + count of an arranged row.
+  void put(const float *values, int64_t first, int64_t count, float *row) const;
+  // Zeros behind a row's last column.
+  void pad(float *row) const;
+  int64_t column_bytes() const { return kernel->column_bytes + kernel->alone_bytes; }
+  // For a product of so many tokens.
+  int64_t scratch_bytes(int64_t tokens) const {
+    return padded / kernel->chunk *
+           (kernel->scratch_bytes_per_chunk + tokens * kernel->scratch_bytes_per_token);
   }
 };
+
+// What a call's activations are, and what they are between its products.
+inline Numbers numbers_of(int32_t x_type) {
+  return x_type == HEADRACE_X_BFLOAT16 ? Numbers::bfloat16 : Numbers::float32;
+}
+inline Numbers between_numbers_of(int32_t x_type) {
+  return x_type == HEADRACE_X_BFLOAT16 ? Numbers::between : Numbers::float32;
+}
 
 int32_t products(Engine &engine, const headrace_matrix *matrices, int32_t count, const void *x,
                  int32_t x_type, int64_t tokens, float *y);

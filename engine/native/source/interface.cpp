@@ -41,10 +41,7 @@ int32_t headrace_abi(void) { return HEADRACE_NATIVE_ABI; }
 
 int32_t headrace_tiers(void) { return tier_count(); }
 
-const char *headrace_tier_name(int32_t index) {
-  const Tier *found = tier(index);
-  return found == nullptr ? nullptr : found->name;
-}
+const char *headrace_tier_name(int32_t index) { return tier_name(index); }
 
 int32_t headrace_tier_usable(int32_t index) { return tier_usable(index) ? 1 : 0; }
 

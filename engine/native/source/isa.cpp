@@ -8,6 +8,10 @@
 #include <cpuid.h>
 #endif
 #endif
+#if defined(HEADRACE_AMX)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace headrace {
 
@@ -44,7 +48,17 @@ uint64_t saved_state() {
 
 bool bit(uint32_t value, int at) { return value >> at & 1; }
 
-// The highest tier: 0 portable, 1 avx2, 2 avx512.
+// Linux gives a process the tiles' registers when it asks for them, and its later threads too.
+bool may_use_tiles() {
+#if defined(HEADRACE_AMX)
+  constexpr int REQUEST = 0x1023, TILE_DATA = 18;
+  return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+#else
+  return false;
+#endif
+}
+
+// The highest tier: 0 portable, 1 avx2, 2 avx512, 3 amx.
 int detect() {
   const uint32_t leaves = cpuid(0, 0).a;
   if (leaves < 7) return 0;
@@ -55,7 +69,10 @@ int detect() {
   if (!avx || !fma || !f16c || !bit(seven.b, 5)) return 0;
   const bool f = bit(seven.b, 16), dq = bit(seven.b, 17), bw = bit(seven.b, 30);
   const bool vl = bit(seven.b, 31);
-  return (saved_state() & 0xE6) == 0xE6 && f && dq && bw && vl ? 2 : 1;
+  if ((saved_state() & 0xE6) != 0xE6 || !f || !dq || !bw || !vl) return 1;
+  const bool tiles = bit(seven.d, 24) && bit(seven.d, 22) && (saved_state() & 0x60000) == 0x60000;
+  const bool bf16 = seven.a >= 1 && bit(cpuid(7, 1).a, 5);
+  return tiles && bf16 && may_use_tiles() ? 3 : 2;
 }
 
 #elif defined(HEADRACE_NEON)
@@ -70,14 +87,27 @@ int detect() { return 0; }
 
 }  // namespace
 
-int tier_count() {
+namespace {
+
+// Apart from the tables: a tier's translation unit runs on machines that have the tier.
+constexpr const char *names[] = {
+    "portable",
 #if defined(HEADRACE_X86)
-  return 3;
-#elif defined(HEADRACE_NEON)
-  return 2;
-#else
-  return 1;
+    "avx2", "avx512",
+#if defined(HEADRACE_AMX)
+    "amx",
 #endif
+#elif defined(HEADRACE_NEON)
+    "neon",
+#endif
+};
+
+}  // namespace
+
+int tier_count() { return static_cast<int>(sizeof names / sizeof *names); }
+
+const char *tier_name(int index) {
+  return index >= 0 && index < tier_count() ? names[index] : nullptr;
 }
 
 const Tier *tier(int index) {
@@ -89,6 +119,10 @@ const Tier *tier(int index) {
       return avx2_tier();
     case 2:
       return avx512_tier();
+#if defined(HEADRACE_AMX)
+    case 3:
+      return amx_tier();
+#endif
 #elif defined(HEADRACE_NEON)
     case 1:
       return neon_tier();

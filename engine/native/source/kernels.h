@@ -172,9 +172,8 @@ void many_tokens(const Matrix &m, int64_t first, int64_t row, const float *const
   for (; t < tokens; ++t) tile_product<F, R, 1>(rows, tile, chunks, x + t, out + t, row);
 }
 
-// Up to here tokens are served in fours and rows are decoded anew for each four, from the first
+// Up to FEW_TOKENS are served in fours and rows are decoded anew for each four, from the first
 // cache: the way through scratch has to pay for writing and reading it, which takes more tokens.
-constexpr int64_t FEW_TOKENS = 16;
 constexpr int64_t FEW_ROWS = 8;
 
 template <class F>

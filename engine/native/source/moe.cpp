@@ -10,12 +10,14 @@ namespace headrace {
 
 namespace {
 
-constexpr int64_t TOKEN_BLOCK = 64;
-constexpr int64_t TILE = 32;  // rows
+constexpr int64_t TOKEN_BLOCK = 128;
+constexpr int64_t TILE = 32, PROMPT_TILE = 128;  // rows
 constexpr int64_t ARRANGED_AT_ONCE = 8;
 
 struct Group {
   int64_t slot, begin, end;  // its routes in Step::routes
+
+  int64_t tokens() const { return end - begin; }
 };
 
 struct Step {
@@ -30,7 +32,7 @@ struct Step {
   const Arrangement &gate_up, &down;
   std::vector<int64_t> routes;  // token * width + route, grouped by slot
   std::vector<Group> groups;
-  int64_t inner_tiles, hidden_tiles, tile_bytes;
+  int64_t tile, inner_tiles, hidden_tiles, scratch_bytes;
 };
 
 const uint8_t *at(const uint8_t *blob, int64_t offset) {
@@ -88,51 +90,53 @@ bool read_expert(const headrace_expert_layout &l, const uint8_t *blob, Expert &e
 
 void gate_and_up(const Step &s, int64_t task, int thread) {
   const Group &group = s.groups[static_cast<size_t>(task / s.inner_tiles)];
-  const int64_t row = task % s.inner_tiles * TILE;
-  const int64_t count = std::min(TILE, s.layout.intermediate - row);
+  const int64_t row = task % s.inner_tiles * s.tile;
+  const int64_t count = std::min(s.tile, s.layout.intermediate - row);
   Expert e;
   read_expert(s.layout, s.bank + group.slot * s.layout.stride, e);
   float *scratch = s.engine.scratch[static_cast<size_t>(thread)].floats();
-  float *gate = scratch + s.tile_bytes / 4;
-  float *up = gate + TOKEN_BLOCK * TILE;
+  float *gate = scratch + s.scratch_bytes / 4;
+  float *up = gate + TOKEN_BLOCK * s.tile;
   const float *x[TOKEN_BLOCK];
   float *gates[TOKEN_BLOCK], *ups[TOKEN_BLOCK];
+  const Product product = s.gate_up.kernel->product_of(numbers_of(s.x_type), group.tokens());
   for (int64_t begin = group.begin; begin < group.end; begin += TOKEN_BLOCK) {
     const int64_t tokens = std::min(TOKEN_BLOCK, group.end - begin);
     for (int64_t t = 0; t < tokens; ++t) {
       const int64_t token = s.routes[static_cast<size_t>(begin + t)] / s.width;
-      x[t] = s.engine.activations.floats() + token * s.gate_up.padded;
-      gates[t] = gate + t * TILE;
-      ups[t] = up + t * TILE;
+      x[t] = s.engine.activations.floats() + token * s.gate_up.size;
+      gates[t] = gate + t * s.tile;
+      ups[t] = up + t * s.tile;
     }
-    s.gate_up.kernel->product(e.gate, row, count, x, tokens, gates, scratch);
-    s.gate_up.kernel->product(e.up, row, count, x, tokens, ups, scratch);
+    product(e.gate, row, count, x, tokens, gates, scratch);
+    product(e.up, row, count, x, tokens, ups, scratch);
     for (int64_t t = 0; t < tokens; ++t) {
       e.gate_up_bias.add(row, count, gates[t]);
       e.gate_up_bias.add(s.layout.intermediate + row, count, ups[t]);
       s.engine.tier->glu(s.activation, gates[t], ups[t], gates[t], count);
-      float *inner = s.engine.inner.floats() + (begin + t) * s.down.padded;
-      for (int64_t r = 0; r < count; ++r) inner[s.down.place(row + r)] = gates[t][r];
+      float *inner = s.engine.inner.floats() + (begin + t) * s.down.size;
+      s.down.put(gates[t], row, count, inner);
     }
   }
 }
 
 void down(const Step &s, int64_t task, int thread) {
   const Group &group = s.groups[static_cast<size_t>(task / s.hidden_tiles)];
-  const int64_t row = task % s.hidden_tiles * TILE;
-  const int64_t count = std::min(TILE, s.layout.hidden - row);
+  const int64_t row = task % s.hidden_tiles * s.tile;
+  const int64_t count = std::min(s.tile, s.layout.hidden - row);
   Expert e;
   read_expert(s.layout, s.bank + group.slot * s.layout.stride, e);
   const float *x[TOKEN_BLOCK];
   float *out[TOKEN_BLOCK];
+  const Product product = s.down.kernel->product_of(between_numbers_of(s.x_type), group.tokens());
   for (int64_t begin = group.begin; begin < group.end; begin += TOKEN_BLOCK) {
     const int64_t tokens = std::min(TOKEN_BLOCK, group.end - begin);
     for (int64_t t = 0; t < tokens; ++t) {
-      x[t] = s.engine.inner.floats() + (begin + t) * s.down.padded;
+      x[t] = s.engine.inner.floats() + (begin + t) * s.down.size;
       out[t] = s.rows + s.routes[static_cast<size_t>(begin + t)] * s.layout.hidden + row;
     }
-    s.down.kernel->product(e.down, row, count, x, tokens, out,
-                           s.engine.scratch[static_cast<size_t>(thread)].floats());
+    product(e.down, row, count, x, tokens, out,
+            s.engine.scratch[static_cast<size_t>(thread)].floats());
     for (int64_t t = 0; t < tokens; ++t) e.down_bias.add(row, count, out[t]);
   }
 }
@@ -171,26 +175,23 @@ int32_t moe_rows(Engine &engine, const headrace_expert_layout &layout, const uin
   Expert probe;
   if (!read_expert(layout, bank, probe) || activation < 0 || activation > HEADRACE_CLAMPED_SWIGLU)
     return HEADRACE_BAD_ARGUMENT;
-  const Arrangement gate_up(*engine.tier, probe.gate.format, layout.hidden);
-  const Arrangement down(*engine.tier, probe.down.format, layout.intermediate);
+  const Arrangement gate_up(*engine.tier, probe.gate.format, layout.hidden, x_type);
+  const Arrangement down(*engine.tier, probe.down.format, layout.intermediate,
+                         HEADRACE_X_FLOAT32);
+  const int64_t tile = tokens > FEW_TOKENS ? PROMPT_TILE : TILE;
+  const int64_t at_once = std::min(tokens * routes, TOKEN_BLOCK);
   Step s{engine, layout, bank, x, x_type, tokens, routes, activation, rows, gate_up, down,
-         {}, {}, divide_up(layout.intermediate, TILE), divide_up(layout.hidden, TILE), 0};
+         {}, {}, tile, divide_up(layout.intermediate, tile), divide_up(layout.hidden, tile),
+         std::max(gate_up.scratch_bytes(at_once), down.scratch_bytes(at_once))};
   if (!plan(s, slots, blobs)) return HEADRACE_BAD_SLOT;
   if (s.routes.empty()) return HEADRACE_OK;
 
-  const auto tile_bytes = [](const Arrangement &a) {
-    return a.padded / a.kernel->chunk * a.kernel->scratch_bytes_per_chunk;
-  };
-  s.tile_bytes = std::max(tile_bytes(gate_up), tile_bytes(down));
   const int64_t all = static_cast<int64_t>(s.routes.size());
-  if (!engine.activations.reserve(tokens * gate_up.padded * 4) ||
-      !engine.inner.reserve(all * down.padded * 4) ||
-      !engine.reserve_scratch(s.tile_bytes + 2 * TOKEN_BLOCK * TILE * 4))
+  if (!engine.activations.reserve(tokens * gate_up.size * 4) ||
+      !engine.inner.reserve(all * down.size * 4) ||
+      !engine.reserve_scratch(s.scratch_bytes + 2 * TOKEN_BLOCK * tile * 4))
     return HEADRACE_OUT_OF_MEMORY;
-  if (const int64_t tail = down.padded != layout.intermediate ? down.kernel->chunk : 0)
-    for (int64_t i = 0; i < all; ++i)  // the last chunk's columns that nobody writes
-      std::memset(engine.inner.floats() + (i + 1) * down.padded - tail, 0,
-                  static_cast<size_t>(tail) * 4);
+  for (int64_t i = 0; i < all; ++i) down.pad(engine.inner.floats() + i * down.size);
 
   const int64_t groups = static_cast<int64_t>(s.groups.size());
   const int threads = threads_for(engine, all * layout.hidden * layout.intermediate * 3);

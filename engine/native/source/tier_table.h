@@ -17,9 +17,8 @@
 
 namespace headrace::HEADRACE_TIER {
 
-inline Tier table(const char *name) {
+inline Tier table() {
   Tier t{};
-  t.name = name;
   t.kernels[static_cast<int>(Format::float32)] = kernel<Float32>();
   t.kernels[static_cast<int>(Format::bfloat16)] = kernel<BFloat16>();
   t.kernels[static_cast<int>(Format::float16)] = kernel<Float16>();

@@ -98,13 +98,6 @@ HR_INLINE F32 e4m3_over_256(Words v) {
   return _mm256_cvtph_ps(_mm_or_si128(bits, nan));
 }
 
-template <bool full>
-HR_INLINE bool any_e4m3_nan(const uint8_t *p, int bytes) {
-  const __m256i seven = _mm256_set1_epi8(0x7F);
-  const __m256i v = _mm256_and_si256(load_u32<full>(p, bytes), seven);
-  return _mm256_movemask_epi8(_mm256_cmpeq_epi8(v, seven)) != 0;
-}
-
 // --- 4-bit codes by table, as halves of bfloat16 numbers -----------------------------------------
 
 // A byte shuffle looks sixteen codes up at once, high and low bytes apart; unpacking makes words of
@@ -134,28 +127,68 @@ HR_INLINE WordPairs look_up(U32 codes, Table table) {
 HR_INLINE U32 low_nibbles(U32 bytes) { return _mm256_and_si256(bytes, _mm256_set1_epi8(15)); }
 HR_INLINE U32 high_nibbles(U32 bytes) { return low_nibbles(_mm256_srli_epi16(bytes, 4)); }
 
-// --- e2m1: twice 32 bytes, 16 columns in two lanes or 32 in four ----------------------------------
+// --- e4m3: 32 bytes in four vectors ---------------------------------------------------------------
+
+constexpr int e4m3_place(int i) {
+  return i / 32 * 32 + (i % 16 / 8 * 2 + i % 2) * W + i % 32 / 16 * 4 + i % 8 / 2;
+}
+
+template <bool may_be_nan, class Visit>
+HR_INLINE void visit_e4m3_halves(U32 codes, int first, Visit &visit) {
+  codes = _mm256_permute4x64_epi64(codes, _MM_SHUFFLE(3, 1, 2, 0));
+  const Words halves[] = {_mm256_castsi256_si128(codes), _mm256_extracti128_si256(codes, 1)};
+  for (int j = 0; j < 2; ++j) {
+    visit(first + j * 2, e4m3_over_256<may_be_nan>(high_bytes_from_low(halves[j])));
+    visit(first + j * 2 + 1, e4m3_over_256<may_be_nan>(halves[j]));
+  }
+}
+
+// 128 codes over 256. A normal number's low four bits are bits of the low byte of a bfloat16 number,
+// its high four, the sign among them, stand for the high byte. Others go by way of float16.
+template <bool full, class Visit>
+HR_INLINE void visit_e4m3(const uint8_t *p, int bytes, Visit &&visit) {
+  const U32 table = sixteen_bytes(0x3F3E3D3C'3B3A3938, 0xBFBEBDBC'BBBAB9B8);
+  const U32 magnitude = _mm256_set1_epi8(0x7F), one = _mm256_set1_epi8(1);
+  for (int i = 0; i < 4; ++i) {
+    const U32 codes = load_u32<full>(p + i * 32, bytes - i * 32);
+    // Those of normal numbers are above 8 now, NaN's is zero.
+    const U32 next = _mm256_and_si256(_mm256_add_epi8(codes, one), magnitude);
+    if (_mm256_movemask_epi8(_mm256_cmpgt_epi8(next, _mm256_set1_epi8(8))) != -1) [[unlikely]] {
+      if (_mm256_movemask_epi8(_mm256_cmpeq_epi8(next, zero_u32())))
+        visit_e4m3_halves<true>(codes, i * 4, visit);
+      else
+        visit_e4m3_halves<false>(codes, i * 4, visit);
+      continue;
+    }
+    const U32 high = _mm256_shuffle_epi8(table, high_nibbles(codes));
+    const U32 low = _mm256_and_si256(_mm256_slli_epi16(codes, 4), _mm256_set1_epi8(-16));
+    const U32 words[] = {_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high)};
+    for (int j = 0; j < 2; ++j) {
+      visit(i * 4 + j * 2, bf16_even(words[j]));
+      visit(i * 4 + j * 2 + 1, bf16_odd(words[j]));
+    }
+  }
+}
+
+// --- e2m1: twice 32 bytes, the eight codes of a 32-bit word in a lane ----------------------------
 
 constexpr int E2M1_CHUNK = 128, NVFP4_SCALES = 2, MXFP4_SCALES = 2;
-// For groups of 16 columns the second and the third four bytes of sixteen change places, so that
-// either half of eight bytes, which share a scale, comes to the same lanes. Of a vector first comes
-// what is unpacked low, then what is unpacked high; either has the low nibbles of even and of odd
-// bytes, then the high ones.
+// Of a word's bytes the first two are unpacked low, the others high. Of either come the low nibbles
+// of its even and of its odd byte, then the high ones.
 template <int group>
 constexpr int e2m1_place(int i) {
-  const int byte = i % 64 / 2, four = byte / 4;
-  const int moved = four % 4 == 1 ? byte + 4 : four % 4 == 2 ? byte - 4 : byte;
-  const int at = nibble_place(group == 16 ? moved : byte);
-  return i / 64 * 64 + at / (2 * W) * 4 * W + i % 2 * 2 * W + at % (2 * W);
+  const int byte = i % 64 / 2;
+  return i / 64 * 64 + (byte % 4 / 2 * 4 + i % 2 * 2 + byte % 2) * W + byte / 4;
 }
 
 template <int group, bool full, class Visit>
 HR_INLINE void visit_e2m1(const uint8_t *p, int bytes, Visit &&visit) {
   const Table table = {sixteen_bytes(0x40404040'3F3F3F00, 0xC0C0C0C0'BFBFBF80),
                        sixteen_bytes(0xC0804000'C0800000, 0xC0804000'C0800000)};
+  const U32 halves_of_words = sixteen_bytes(0x0D0C0908'05040100, 0x0F0E0B0A'07060302);
   for (int i = 0; i < 2; ++i) {
-    U32 codes = load_u32<full>(p + i * 32, bytes - i * 32);
-    if constexpr (group == 16) codes = _mm256_shuffle_epi32(codes, _MM_SHUFFLE(3, 1, 2, 0));
+    const U32 codes =
+        _mm256_shuffle_epi8(load_u32<full>(p + i * 32, bytes - i * 32), halves_of_words);
     const WordPairs low = look_up(low_nibbles(codes), table);
     const WordPairs high = look_up(high_nibbles(codes), table);
     for (int j = 0; j < 2; ++j) {

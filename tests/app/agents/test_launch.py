@@ -16,6 +16,8 @@ import yaml
 from app.core.agents import catalog, environment
 from app.core.agents.agent import Agent, Endpoint
 from app.core.agents.snippets import SNIPPETS, Snippet
+from engine import api_keys
+from tests.server.running import running
 
 KEYED = Endpoint("http://127.0.0.1:11711", "demo", key="secret", context_tokens=4096)
 every_agent = pytest.mark.parametrize("agent", catalog.AGENTS, ids=lambda agent: agent.name)
@@ -176,3 +178,24 @@ def test_what_the_server_says_is_told(tiny_server: str, tmp_path: Path) -> None:
     assert done.returncode == 1 and "is no address" in done.stderr
     done = headrace("show", "pi", "--api-key-file", str(tmp_path / "none"))
     assert done.returncode == 1 and "cannot be read" in done.stderr
+
+
+def test_agents_keep_their_access_when_keys_are_made(
+    tiny_server: str, person: Path, home: Path
+) -> None:
+    """What they were given before; and another's server is not shown what opens this user's."""
+    with running("demo", home, "--device", "cpu", ready=False) as server:
+        shown = headrace("show", "cline").stdout
+        assert "none" in shown and "YOUR-KEY" not in shown
+        assert headrace("setup", "pi", "--yes").returncode == 0
+        api_keys.create("mine")
+        provider = json.loads((person / ".pi" / "agent" / "models.json").read_text())
+        key = provider["providers"]["headrace"]["apiKey"]
+        assert server.http.get("/v1/models").status_code == 401
+        headers = {"Authorization": f"Bearer {key}"}
+        assert server.http.get("/v1/models", headers=headers).status_code == 200
+        assert "YOUR-KEY" in headrace("show", "cline").stdout
+        assert headrace("undo", "pi").returncode == 0
+        done = headrace("show", "pi", "--url", tiny_server)
+        assert done.returncode == 0 and '"apiKey": "none"' in done.stdout
+        assert key not in done.stdout and key not in shown

@@ -1,7 +1,7 @@
 """On Windows: a child process that the system ends together with this one.
 
-A closed pipe ends a runtime that reads it; a Job Object ends also one that is stuck. Elsewhere the
-runtime asks the kernel for a parent-death signal by itself.
+A closed pipe ends a child that reads it; a Job Object ends also one that is stuck. Elsewhere the
+child asks the kernel for a parent-death signal by itself (engine.child_process).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 import logging
 import sys
 
-log = logging.getLogger("headrace.runtime")
+log = logging.getLogger("headrace.child")
 
 _EXTENDED_LIMIT_INFORMATION = 9
 _KILL_ON_JOB_CLOSE = 0x2000
@@ -61,7 +61,7 @@ class JobObject:
             self._handle = self._create()
 
     def add(self, pid: int) -> None:
-        """A failure is a warning: the closed pipe still ends every runtime that is not stuck."""
+        """A failure is a warning: the closed pipe still ends every child that is not stuck."""
         if sys.platform == "win32" and self._handle is not None:
             kernel = _kernel()
             process = kernel.OpenProcess(_PROCESS_SET_QUOTA_AND_TERMINATE, False, pid)

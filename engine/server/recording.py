@@ -1,0 +1,260 @@
+"""`--record FILE`: one JSON line a request, to send it again later or to study it. Off by default.
+
+A line has what was asked and what came of it: the body, token ids, times. No header is in it, and
+no key: where one stands in a body (an agent that reads its own configuration shows it), `***` is
+written in its place. Of a refused request the body is left out: there is nothing to send again, and
+it may hold anything.
+
+Token ids spell the whole prompt, so they are written only beside a body that is written too, shows
+all of that prompt, and has no key in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from engine import api_keys
+from engine.errors import InvalidRequest
+
+log = logging.getLogger("headrace.server")
+
+_HIDDEN = "***"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_JSON_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"')
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+
+
+class GenerationRecord(msgspec.Struct, kw_only=True):
+    """One answer. Times are seconds since the request began; null: it did not come to it."""
+
+    prompt_tokens: int
+    cached_tokens: int | None = None
+    completion_tokens: int = 0
+    prompt_token_ids: list[int] | None
+    output_token_ids: list[int] | None = msgspec.field(default_factory=list)
+    """Without those that were sampled past a stop string."""
+    submitted_s: float
+    first_token_s: float | None = None
+    end_s: float | None = None
+    finish_reason: str | None = None
+
+
+class RequestRecord(msgspec.Struct, kw_only=True):
+    """One line."""
+
+    time: float
+    """When the request came, in seconds since 1970."""
+    endpoint: str
+    body: msgspec.Raw | None = None
+    status: int = 0
+    complete: bool = False
+    """Whether the answer was sent to its end."""
+    first_byte_s: float | None = None
+    total_s: float = 0.0
+    generations: list[GenerationRecord] = msgspec.field(default_factory=list)
+
+
+class Recording:
+    """A request while it runs."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._began = time.monotonic()
+        self.record = RequestRecord(time=time.time(), endpoint=endpoint)
+        self.body = b""
+        self.unseen = False
+        """The prompt has text that the body does not show, and that may hold a key."""
+
+    def elapsed(self) -> float:
+        return round(time.monotonic() - self._began, 6)
+
+    def generation(self, prompt: list[int]) -> GenerationNotes:
+        record = GenerationRecord(
+            prompt_tokens=len(prompt), prompt_token_ids=prompt, submitted_s=self.elapsed()
+        )
+        self.record.generations.append(record)
+        return GenerationNotes(record, self.elapsed)
+
+    def line(self, secrets: Sequence[str]) -> bytes:
+        """`secrets`: what must not be in it."""
+        record = self.record
+        record.total_s = self.elapsed()
+        hidden = True
+        if self.body and 0 < record.status < 400:
+            body = msgspec.json.format(self.body.removeprefix(_BYTE_ORDER_MARK), indent=-1)
+            shown = _JSON_STRING.sub(lambda found: _masked(found.group(), secrets), body)
+            record.body = msgspec.Raw(shown)
+            hidden = shown != body
+        if hidden or self.unseen:
+            for generation in record.generations:
+                generation.prompt_token_ids = generation.output_token_ids = None
+        return msgspec.json.encode(record) + b"\n"
+
+
+def _masked(string: bytes, secrets: Sequence[str]) -> bytes:
+    """A JSON string without keys."""
+    text = msgspec.json.decode(string, type=str)
+    shown = _without_keys(text, secrets)
+    inner = shown
+    while "\\" in inner:  # JSON in the string, such as a call's arguments, is escaped once more
+        inner = _ESCAPE.sub(_plain, inner)
+        if _without_keys(inner, secrets) != inner:
+            shown = _HIDDEN
+    return string if shown == text else msgspec.json.encode(shown)
+
+
+def _without_keys(text: str, secrets: Sequence[str]) -> str:
+    for secret in secrets:
+        text = text.replace(secret, _HIDDEN)
+    return api_keys.SHAPE.sub(_HIDDEN, text)
+
+
+def _plain(escape: re.Match[str]) -> str:
+    return chr(int(escape[1], 16)) if escape[1] else escape[2]
+
+
+class GenerationNotes:
+    """Takes notes of one answer while it is made."""
+
+    def __init__(self, record: GenerationRecord, elapsed: Callable[[], float]) -> None:
+        self._record = record
+        self._elapsed = elapsed
+
+    def admitted(self, cached_tokens: int) -> None:
+        self._record.cached_tokens = cached_tokens
+
+    def sampled(self, token: int) -> None:
+        record = self._record
+        if record.first_token_s is None:
+            record.first_token_s = self._elapsed()
+        record.completion_tokens += 1
+        if record.output_token_ids is not None:
+            record.output_token_ids.append(token)
+
+    def ended(self, reason: str) -> None:
+        self._record.end_s = self._elapsed()
+        self._record.finish_reason = reason
+
+
+_current: ContextVar[Recording | None] = ContextVar("recording", default=None)
+
+
+def current() -> Recording | None:
+    """Of the request that this task, or the one that started it, answers; None: not recorded."""
+    return _current.get()
+
+
+def note_unseen() -> None:
+    """The prompt of this request has text that its body does not show."""
+    if recording := current():
+        recording.unseen = True
+
+
+class Recorder:
+    """The file. Opening it raises InvalidRequest."""
+
+    def __init__(self, path: Path, secrets: Callable[[], Sequence[str]]) -> None:
+        """`secrets`: the keys that are known as they are."""
+        self._path = path
+        self._secrets = secrets
+        try:
+            self._file = _opened(path)
+        except OSError as error:
+            raise InvalidRequest(
+                f"--record {path} cannot be written: {error.strerror}.", param="--record"
+            ) from error
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+    def wrapped(self, app: ASGIApp) -> ASGIApp:
+        """The endpoint, with a line for every POST to it."""
+
+        async def recorded(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["method"] != "POST":
+                await app(scope, receive, send)
+                return
+            recording = Recording(scope["path"])
+            with self._kept(recording, Headers(scope=scope)):
+                await app(scope, *_watched(receive, send, recording))
+
+        return recorded
+
+    @contextlib.contextmanager
+    def _kept(self, recording: Recording, headers: Headers) -> Iterator[None]:
+        token = _current.set(recording)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+            self._write(recording.line(self._in(headers)))
+
+    def _in(self, headers: Headers) -> list[str]:
+        """What may be a key of this request or of this server. Words that clients without a key
+        send in its place are too short to be one."""
+        sent = [headers.get("x-api-key", ""), headers.get("authorization", "").partition(" ")[2]]
+        texts = [each.strip().encode("latin-1").decode(errors="replace") for each in sent]
+        return [*filter(None, self._secrets()), *(each for each in texts if len(each) > 16)]
+
+    def _write(self, line: bytes) -> None:
+        if self._file.closed:
+            return
+        try:
+            self._file.write(line)
+            self._file.flush()
+        except OSError as error:
+            log.error("nothing more is recorded in %s: %s", self._path, error.strerror)
+            self.close()
+
+
+def _opened(path: Path) -> BinaryIO:
+    """The file at its end; one on a disk is its owner's alone from now on. Raises OSError."""
+    without_waiting = getattr(os, "O_NONBLOCK", 0)  # for whoever reads a pipe
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | without_waiting
+    with contextlib.ExitStack() as undo:
+        file = undo.enter_context(os.fdopen(os.open(path, flags, 0o600), "ab"))
+        mode = os.fstat(file.fileno()).st_mode
+        if stat.S_ISFIFO(mode):
+            raise OSError(errno.EINVAL, "it is a pipe, whose reader may be slow")
+        if os.name != "nt" and stat.S_ISREG(mode):
+            os.fchmod(file.fileno(), 0o600)  # of a file that was there
+        undo.pop_all()
+    return file
+
+
+def _watched(receive: Receive, send: Send, recording: Recording) -> tuple[Receive, Send]:
+    record = recording.record
+    hung_up = False
+
+    async def heard() -> Message:
+        nonlocal hung_up
+        message = await receive()
+        # Also said once all was sent: only what is sent after it goes nowhere.
+        hung_up = hung_up or message["type"] == "http.disconnect"
+        return message
+
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            record.status = message["status"]
+        nowhere = hung_up
+        await send(message)
+        if message["type"] == "http.response.body" and not nowhere:
+            if record.first_byte_s is None:
+                record.first_byte_s = recording.elapsed()
+            record.complete = not message.get("more_body", False)
+
+    return heard, sent
