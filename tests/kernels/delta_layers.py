@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -43,10 +43,19 @@ def inputs(shape: DeltaShape, rows: int, dtype: torch.dtype, seed: int = 1) -> I
     return qkv, z, b, a
 
 
+def placed(own: DeltaParameters, device: torch.device) -> DeltaParameters:
+    """The same parameters on `device`."""
+    tensors = {k: v.to(device) for k, v in vars(own).items() if isinstance(v, Tensor)}
+    return replace(own, **tensors)
+
+
 @dataclass(frozen=True)
 class Pools:
     conv: Tensor
     recurrent: Tensor
+
+    def to(self, device: torch.device) -> Pools:
+        return Pools(self.conv.to(device), self.recurrent.to(device))
 
     def clone(self) -> Pools:
         return Pools(self.conv.clone(), self.recurrent.clone())

@@ -12,7 +12,7 @@ from engine.kernels.gpu.linear_many import linear_many
 from tests.kernels.stored import error, stored
 
 FORMATS = ("bfloat16", "fp8_block", "nvfp4", "mxfp4")
-ROUNDED = 4e-3
+ROUNDED = 4e-3 if torch.cuda.is_available() else 2**-7
 """Of a bfloat16 output; the interpreter cuts bits off where a GPU rounds."""
 
 
@@ -42,6 +42,7 @@ def test_many_rows(storage: str, tokens: int, rows: int, columns: int) -> None:
     assert torch.equal(linear_many(x[tokens - 4 :], weight, None), got[tokens - 4 :])
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # the interpreter's NumPy
 def test_nothing_but_nan_is_lost() -> None:
     """A number that is not finite reaches every output that it belongs to, and no other row."""
     weight = stored("nvfp4", 6, 64)

@@ -19,6 +19,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from engine.kernels.gpu.assembler import use_assembler
+
 ARCHITECTURES = (80, 86, 89, 90, 120)
 """Compute capabilities, times ten: A100, RTX 30, RTX 40, H100 and H200, RTX 50."""
 MOST_SHARED_BYTES = 99 * 1024
@@ -71,7 +73,10 @@ def compiled(case: Ahead, architecture: int) -> Any:
         attrs=attributes,
     )
     options = {"num_warps": case.warps, "num_stages": case.stages}
-    return triton.compile(source, target=GPUTarget("cuda", architecture, _WARP), options=options)
+    with triton.knobs.nvidia.scope():
+        use_assembler(divmod(architecture, 10))
+        target = GPUTarget("cuda", architecture, _WARP)
+        return triton.compile(source, target=target, options=options)
 
 
 def resources(case: Ahead, architecture: int) -> Resources:
