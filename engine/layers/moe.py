@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from engine.kernels.pointwise import router_top_k
+from engine.kernels.pointwise import route
 from engine.layers.linear import Linear, Mlp
 
 
@@ -35,9 +35,7 @@ class Moe:
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [T, hidden] of all sequences of the step: [T, hidden] in x's dtype."""
-        # Routing is decided in float32: a rounded logit picks another expert.
-        logits = torch.nn.functional.linear(x.to(torch.float32), self.router)
-        ids, weights = router_top_k(logits, self.top_k, self.normalise_top_k)
+        ids, weights = route(x, self.router, self.top_k, self.normalise_top_k)
         out = self.experts(self.layer, x, ids, weights)
         if self.shared is None:
             return out
