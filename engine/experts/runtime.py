@@ -109,8 +109,11 @@ class ExpertRuntime:
         store = ExpertStore.load(source, plans, progress, file_range=file_range, lock=lock)
         return ExpertRuntime(store, device, slots)
 
-    def __call__(self, layer: int, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-        """x [T, H], ids int64 [T, k], weights float32 [T, k] -> [T, H] in x's dtype.
+    def __call__(
+        self, layer: int, x: Tensor, ids: Tensor, weights: Tensor, singles: int = 0
+    ) -> Tensor:
+        """x [T, H], ids int64 [T, k], weights float32 [T, k] -> [T, H] in x's dtype. The first
+        `singles` rows are sequences of one token.
 
         Raises ValueError for an id that is no expert, OutOfMemory if every slot is locked.
         """
@@ -125,11 +128,17 @@ class ExpertRuntime:
         if not self.device.has_slots:
             self._host_experts += len(distinct)
             self._host_bytes += len(distinct) * plan.spec.nbytes
-            return moe_experts(self.store.bank(layer), plan.spec, x, ids, weights)
-        return self._from_slots(plan, distinct, x, ids, weights)
+            return moe_experts(self.store.bank(layer), plan.spec, x, ids, weights, singles)
+        return self._from_slots(plan, distinct, x, ids, weights, singles)
 
     def _from_slots(
-        self, plan: LayerPlan, experts: list[int], x: Tensor, ids: Tensor, weights: Tensor
+        self,
+        plan: LayerPlan,
+        experts: list[int],
+        x: Tensor,
+        ids: Tensor,
+        weights: Tensor,
+        singles: int,
     ) -> Tensor:
         """Resident experts first, with as many fills as find a slot; the rest in further groups.
 
@@ -149,7 +158,8 @@ class ExpertRuntime:
             # Rows of experts that are not in this group stay untouched: their slot is ABSENT.
             table = torch.full((self._experts,), ABSENT, dtype=torch.int64)
             table[torch.tensor(waiting)] = torch.tensor(slots)
-            moe_expert_rows(pool.slots.bank, plan.spec, x, table.to(ids.device)[ids], rows)
+            of_route = table.to(ids.device)[ids]
+            moe_expert_rows(pool.slots.bank, plan.spec, x, of_route, rows, singles)
             waiting = [e for e, slot in zip(waiting, slots, strict=True) if slot == ABSENT]
             if not waiting:
                 return moe_combine(rows, weights, x.dtype)

@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from engine.kernels.chunk_table import ChunkRun
+from engine.kernels.delta_layer import DeltaParameters
 from engine.kernels.gated_delta import causal_conv, gated_delta
-from engine.kernels.gpu.delta_shapes import DeltaParameters, DeltaShape
+from engine.kernels.gpu.delta_shapes import DeltaShape
 from engine.kernels.pointwise import gated_rms_norm
 
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor]

@@ -6,20 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-
-@dataclass(frozen=True)
-class DeltaParameters:
-    """A layer's own numbers, all float32."""
-
-    conv_weight: Tensor
-    """[channels, taps]"""
-    a_log: Tensor
-    """[value_heads]"""
-    dt_bias: Tensor
-    """[value_heads]"""
-    norm_weight: Tensor
-    """[value_dim]"""
-    eps: float
+from engine.kernels.delta_layer import DeltaParameters
 
 
 @dataclass(frozen=True)
@@ -44,6 +31,11 @@ def _power_of_two(number: int) -> bool:
     return number >= 16 and number & (number - 1) == 0
 
 
+def can_take(recurrent: Tensor) -> bool:
+    """Whether kernels of this package can take heads of a state pool's key_dim and value_dim."""
+    return all(map(_power_of_two, recurrent.shape[2:]))
+
+
 def delta_shape(
     qkv: Tensor,
     z: Tensor,
@@ -63,7 +55,7 @@ def delta_shape(
         value_dim=value_dim,
         taps=taps,
     )
-    if not (_power_of_two(key_dim) and _power_of_two(value_dim)):
+    if not can_take(recurrent):
         raise ValueError(f"heads of {key_dim} and {value_dim}: powers of two from 16 on are needed")
     if shape.channels != channels or shape.key_heads < 1 or value_heads % shape.key_heads:
         raise ValueError(f"{channels} channels are not those of {value_heads} value heads")
