@@ -8,24 +8,20 @@ import torch
 from torch import Tensor
 
 from engine.experts.residency import Move
-from engine.memory.arena import Arena, HostArena, TorchArena
+from engine.memory.arena import Arena
 from engine.memory.device import Device
 
 
 class SlotPool:
     """`bank` uint8 [slots, stride]; its address never changes, its length does at a resize.
 
-    On `sim` the pool can grow to `most` slots and gives memory back when it shrinks. On cuda it
-    takes its first size for good (see TorchArena): it can shrink and grow again, but not beyond.
+    The pool can grow to `most` slots and gives memory back when it shrinks. (On a GPU whose driver
+    has no virtual memory it keeps what its first size takes: see TorchArena.)
     """
 
     def __init__(self, device: Device, stride: int, slots: int, most: int) -> None:
         self.stride = stride
-        self._arena: Arena
-        if device.in_host_memory:
-            self._arena = HostArena(most * stride)
-        else:
-            self._arena = TorchArena(slots * stride, device.torch)
+        self._arena = Arena.reserve(most * stride, device.torch, first=slots * stride)
         self._set(slots)
 
     @property
