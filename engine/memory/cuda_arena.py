@@ -15,7 +15,8 @@ from torch import Tensor
 
 from engine.errors import OutOfMemory
 from engine.memory.arena import Arena, TorchArena
-from engine.memory.cuda_driver import Driver, driver
+from engine.memory.cuda_driver import Driver
+from engine.memory.device import driver_of
 
 HANDLE_BYTES = 32 << 20
 """Memory comes in pieces of this size: giving back 6 GiB takes 12 ms with them, 131 ms in pieces of
@@ -43,7 +44,7 @@ def cuda_arena(nbytes: int, device: torch.device, first: int) -> Arena:
 
 @cache
 def _has_virtual_memory(device: torch.device) -> bool:
-    found = _driver(device).has_virtual_memory
+    found = driver_of(device).has_virtual_memory
     if not found:
         logger.warning(
             "The driver of %s has no virtual memory: what experts and context take of the GPU's "
@@ -51,11 +52,6 @@ def _has_virtual_memory(device: torch.device) -> bool:
             device,
         )
     return found
-
-
-def _driver(device: torch.device) -> Driver:
-    # An empty tensor knows the number where `device` names none; torch is initialised by it, too.
-    return driver(torch.empty(0, device=device).device.index)
 
 
 class CudaArena(Arena):
@@ -67,7 +63,7 @@ class CudaArena(Arena):
     def __init__(self, nbytes: int, device: torch.device) -> None:
         """Raises OutOfMemory if there is no such range of addresses."""
         self.device = device
-        self._driver = _driver(device)
+        self._driver = driver_of(device)
         super().__init__(nbytes, handle_bytes(nbytes, self._driver.granularity()))
         whole = max(self._rounded(nbytes), self.granule)
         self._range = _Range(self._driver, whole, self.granule)
