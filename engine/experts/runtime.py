@@ -165,22 +165,24 @@ class ExpertRuntime:
 
     def _fill(self, pool: _Pool, layer: int, experts: list[int], found: list[int]) -> list[int]:
         """Slots of these experts, misses filled as far as slots go; ABSENT for the rest."""
-        bank = self.store.bank(layer)
         slots = list(found)
+        fills: list[tuple[int, int]] = []
         for index, (expert, slot) in enumerate(zip(experts, found, strict=True)):
             if slot != ABSENT:
                 continue
             slots[index] = pool.residency.fill(pool.rows[layer], expert)
             if slots[index] == ABSENT:
                 break
-            try:
-                pool.slots.fill(slots[index], bank[expert])
-            except BaseException:
-                # The engine may go on after a failed step: no slot may claim what it lacks.
+            fills.append((expert, slots[index]))
+        try:
+            pool.slots.fill(self.store.bank(layer), fills)
+        except BaseException:
+            # The engine may go on after a failed step: no slot may claim what it lacks.
+            for expert, _ in fills:
                 pool.residency.release(pool.rows[layer], expert)
-                raise
-            self._fills += 1
-            self._link_bytes += pool.slots.stride
+            raise
+        self._fills += len(fills)
+        self._link_bytes += len(fills) * pool.slots.stride
         return slots
 
     def begin_step(self) -> None:

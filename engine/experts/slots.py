@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -10,6 +10,22 @@ from torch import Tensor
 from engine.experts.residency import Move
 from engine.memory.arena import Arena
 from engine.memory.device import Device
+
+
+def runs(fills: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
+    """(first expert, first slot, how many) of fills (expert, slot) that follow one another in both:
+    each is one copy, and large ones are nearer to what the link can do."""
+    start: tuple[int, int] | None = None
+    count = 0
+    for expert, slot in fills:
+        if start is not None and (expert, slot) == (start[0] + count, start[1] + count):
+            count += 1
+            continue
+        if start is not None:
+            yield *start, count
+        start, count = (expert, slot), 1
+    if start is not None:
+        yield *start, count
 
 
 class SlotPool:
@@ -33,9 +49,15 @@ class SlotPool:
         """Memory of the device that the pool holds."""
         return self._arena.backed
 
-    def fill(self, slot: int, blob: Tensor) -> None:
-        """Copy a blob, uint8 [stride] in host memory, into a slot."""
-        self.bank[slot].copy_(blob)
+    def fill(self, bank: Tensor, fills: Sequence[tuple[int, int]]) -> None:
+        """Copy experts of a layer, uint8 [experts, stride] in host memory, each into its slot.
+
+        In the order of the current stream. From pinned memory the copy engine copies, and this
+        returns before it has.
+        """
+        for expert, slot, count in runs(fills):
+            source = bank[expert : expert + count]
+            self.bank[slot : slot + count].copy_(source, non_blocking=True)
 
     def move(self, moves: Iterable[Move]) -> None:
         for move in moves:

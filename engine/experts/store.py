@@ -19,6 +19,7 @@ from engine.formats.blob import BlobSpec, blob_spec
 from engine.formats.expert_tensors import ExpertTensors
 from engine.formats.tensor_info import FileRange
 from engine.formats.weight import StoredWeight
+from engine.kernels.gather import Banks
 from engine.kernels.moe import part_view
 from engine.memory.arena import HostArena
 from engine.memory.budget import PoolNeed
@@ -174,6 +175,16 @@ class ExpertStore:
     def bank(self, layer: int) -> Tensor:
         """All blobs of a layer: uint8 [experts, stride]. Nobody writes to it."""
         return self._layers[layer].bank
+
+    def banks(self, layers: Sequence[int], device: torch.device) -> Banks:
+        """These layers of one stride, for kernels of `device`: those of a GPU read pinned layers
+        only."""
+        tensors = tuple(self.bank(layer) for layer in layers)
+        if device.type == "cpu":
+            addresses = [bank.data_ptr() for bank in tensors]
+        else:
+            addresses = [self._holding.device_address(layer) for layer in layers]
+        return Banks(tensors, torch.tensor(addresses, dtype=torch.int64, device=device))
 
     def hold(self, layer: int) -> Hold:
         """How the layer is held in host memory."""
