@@ -33,7 +33,7 @@ class Work:
     """Of one call, by replay."""
 
     def replay(self) -> None:
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin, end = (torch.Event("cuda", enable_timing=True) for _ in range(2))
         begin.record()
         self.graph.replay()
         end.record()
