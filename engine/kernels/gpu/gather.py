@@ -1,8 +1,8 @@
 """Blobs from pinned host memory into slots: one kernel for any number of them, none included.
 
-Many reads must be under way to fill the link: at 50 GB/s and some microseconds of latency, a few
-hundred kilobytes. Each block has a tile's worth. Reads go through the first-level cache, because
-only those ask the link for 128 bytes at a time; with `.cg` they are of 32, and half as fast.
+Many reads must be under way to fill the link, which answers after microseconds: each block has a
+tile's worth of them. They go through the first-level cache, because only such reads ask the link
+for 128 bytes at a time; with the hint `.cg` they are of 32, and half as fast.
 """
 
 from __future__ import annotations
