@@ -19,8 +19,8 @@ from engine.memory.cuda_driver import Driver
 from engine.memory.device import driver_of
 
 HANDLE_BYTES = 32 << 20
-"""Memory comes in pieces of this size. Every one costs calls of the driver, so that gigabytes in
-pieces of its own granularity take ten times as long to come and go; larger ones round up by more."""
+"""Memory comes in pieces of this size. Each costs calls of the driver, so that gigabytes in pieces
+of its own granularity would come and go slowly; larger ones round up by more."""
 SMALLEST_SHARE = 64
 """A small arena's pieces are this share of it, so that rounding up to whole ones takes little."""
 
