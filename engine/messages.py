@@ -267,6 +267,10 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     ram_total_bytes: int = 0
     ram_available_bytes: int = 0
     ram_expert_store_bytes: int = 0
+    ram_expert_pinned_bytes: int = 0
+    """Of the store, what the GPU reads by itself."""
+    ram_expert_locked_bytes: int = 0
+    """Of the rest of the store, what is never swapped out."""
     ram_dense_bytes: int = 0
     ram_kv_bytes: int = 0
     ram_snapshot_bytes: int = 0

@@ -268,4 +268,6 @@ class Engine:
         self._outbox.clear()
         self._grammars.close()
         self._runner.close()
+        if self.parts.experts is not None:
+            self.parts.experts.close()
         del self.parts, self._runner
