@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ from engine.experts.store import (
 from engine.kernels.moe import moe_combine, moe_expert_rows, moe_experts
 from engine.memory.budget import slots_for_rate
 from engine.memory.device import Device
+from engine.memory.pinned import Pinned
 from engine.messages import LayerResidency
 from engine.messages import Residency as ResidencyReport
 
@@ -112,12 +114,14 @@ class ExpertRuntime:
         """Read the experts of these layers (`plan_layers`) and make room for some on the device.
 
         `slots` are what the solver gave each pool; without them `cache_rate` says how many.
-        `file_range` and `lock` are ExpertStore.load's. Slots for all experts of a GPU are filled.
+        `file_range` and `lock` are ExpertStore.load's. For cuda the store is pinned, and slots are
+        filled where there is one for each expert.
         Raises InvalidRequest for a rate outside 0 < rate <= 1, and what ExpertStore.load raises.
         """
         if device.has_slots and not slots:
             slots = [slots_for_rate(cache_rate, need.blobs) for need in pool_needs(plans)]
-        store = ExpertStore.load(source, plans, progress, file_range=file_range, lock=lock)
+        pin = partial(Pinned, device=device.torch) if device.kind == "cuda" else None
+        store = ExpertStore.load(source, plans, progress, file_range=file_range, pin=pin, lock=lock)
         runtime = ExpertRuntime(store, device, slots)
         if device.kind == "cuda":
             runtime.fill_all()
@@ -227,22 +231,24 @@ class ExpertRuntime:
 
     def _fill(self, pool: _Pool, layer: int, experts: list[int], found: list[int]) -> list[int]:
         """Slots of these experts, misses filled as far as slots go; ABSENT for the rest."""
-        bank = self.store.bank(layer)
         slots = list(found)
+        fills: list[tuple[int, int]] = []
         for index, (expert, slot) in enumerate(zip(experts, found, strict=True)):
             if slot != ABSENT:
                 continue
             slots[index] = pool.residency.fill(pool.rows[layer], expert)
             if slots[index] == ABSENT:
                 break
-            try:
-                pool.slots.fill(slots[index], bank[expert])
-            except BaseException:
-                # The engine may go on after a failed step: no slot may claim what it lacks.
+            fills.append((expert, slots[index]))
+        try:
+            pool.slots.fill(self.store.bank(layer), fills)
+        except BaseException:
+            # The engine may go on after a failed step: no slot may claim what it lacks.
+            for expert, _ in fills:
                 pool.residency.release(pool.rows[layer], expert)
-                raise
-            self._fills += 1
-            self._link_bytes += pool.slots.stride
+            raise
+        self._fills += len(fills)
+        self._link_bytes += len(fills) * pool.slots.stride
         return slots
 
     def begin_step(self) -> None:
@@ -294,6 +300,16 @@ class ExpertRuntime:
         return self.store.nbytes
 
     @property
+    def pinned_bytes(self) -> int:
+        """Of the store, what a GPU reads by itself."""
+        return self.store.pinned_bytes
+
+    @property
+    def locked_bytes(self) -> int:
+        """Of the rest of the store, what is never swapped out."""
+        return self.store.locked_bytes
+
+    @property
     def slot_bytes(self) -> int:
         """Memory of the device (emulated on `sim`) that the slot pools hold."""
         return sum(pool.slots.nbytes for pool in self._pools)
@@ -317,3 +333,7 @@ class ExpertRuntime:
         ]
         generation = sum(pool.residency.generation for pool in self._pools)
         return ResidencyReport(experts=self._experts, layers=layers, generation=generation)
+
+    def close(self) -> None:
+        """Nothing is computed any more: the store is unpinned."""
+        self.store.close()

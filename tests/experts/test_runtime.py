@@ -284,6 +284,17 @@ def test_odd_calls() -> None:
                 runtime(0, torch.zeros(1, HIDDEN), torch.tensor([[wrong]]), torch.ones(1, 1))
 
 
+def cuda_step(runtime: ExpertRuntime, seed: int, tokens: int) -> list[Tensor]:
+    chance = torch.Generator().manual_seed(seed)
+    out = []
+    for layer in range(3):
+        x = torch.randn(tokens, HIDDEN, generator=chance).cuda()
+        ids = torch.rand(tokens, EXPERTS, generator=chance).argsort(1)[:, :WIDTH].cuda()
+        weights = torch.rand(tokens, WIDTH, generator=chance).cuda()
+        out.append(runtime(layer, x, ids, weights).cpu())
+    return out
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("storage", ["bfloat16", "fp8_block", "nvfp4"])
 def test_cuda_is_equal_whatever_the_cache_rate(storage: str) -> None:
@@ -291,16 +302,27 @@ def test_cuda_is_equal_whatever_the_cache_rate(storage: str) -> None:
 
     def outputs(rate: float) -> list[Tensor]:
         runtime = make(experts, "cuda", rate)
-        out = []
-        for seed, tokens in enumerate(STEPS):
-            chance = torch.Generator().manual_seed(seed)
-            for layer in range(3):
-                x = torch.randn(tokens, HIDDEN, generator=chance).cuda()
-                ids = torch.rand(tokens, EXPERTS, generator=chance).argsort(1)[:, :WIDTH].cuda()
-                weights = torch.rand(tokens, WIDTH, generator=chance).cuda()
-                out.append(runtime(layer, x, ids, weights).cpu())
-        return out
+        steps = [cuda_step(runtime, seed, tokens) for seed, tokens in enumerate(STEPS)]
+        return [y for step in steps for y in step]
 
     reference = outputs(1.0)
     for rate in (0.5, 0.2, 0.001):
         assert_equal(outputs(rate), reference)
+
+
+@pytest.mark.gpu
+def test_cuda_is_equal_after_growing_and_shrinking() -> None:
+    experts = random_experts(["nvfp4"] * 3, experts=EXPERTS, hidden=HIDDEN, inner=INNER)
+    changing, whole = make(experts, "cuda", 0.2), make(experts, "cuda")
+    address = changing.pools[0][0].bank.data_ptr()
+    for number, slots in enumerate([3, 18, 1, 7, 18, 2]):
+        changing.resize([slots])
+        assert changing.slots == (slots,)
+        assert changing.pools[0][0].bank.data_ptr() == address
+        for tokens in (1, 20):
+            assert_equal(cuda_step(changing, number, tokens), cuda_step(whole, number, tokens))
+        pool, residency = changing.pools[0]
+        for layer in range(3):
+            for expert in residency.resident(layer):
+                slot = pool.bank[residency.slot_of(layer, expert)]
+                assert torch.equal(slot.cpu(), changing.store.bank(layer)[expert])
