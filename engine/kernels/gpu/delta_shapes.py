@@ -27,13 +27,15 @@ QWEN3_NEXT = DeltaShape(key_heads=16, value_heads=32, key_dim=128, value_dim=128
 """Qwen3-Next, and Qwen3.5 and 3.6 of 35B-A3B: what kernels are compiled for ahead of time."""
 
 
-def _power_of_two(number: int) -> bool:
-    return number >= 16 and number & (number - 1) == 0
+LEAST_KEY_DIM, LEAST_VALUE_DIM = 32, 16
+"""A matrix product sums over 16 numbers at least, and keys are taken in halves."""
 
 
 def can_take(recurrent: Tensor) -> bool:
     """Whether kernels of this package can take heads of a state pool's key_dim and value_dim."""
-    return all(map(_power_of_two, recurrent.shape[2:]))
+    key_dim, value_dim = recurrent.shape[2:]
+    large = key_dim >= LEAST_KEY_DIM and value_dim >= LEAST_VALUE_DIM
+    return large and all(dim & (dim - 1) == 0 for dim in (key_dim, value_dim))
 
 
 def delta_shape(
@@ -56,7 +58,10 @@ def delta_shape(
         taps=taps,
     )
     if not can_take(recurrent):
-        raise ValueError(f"heads of {key_dim} and {value_dim}: powers of two from 16 on are needed")
+        raise ValueError(
+            f"heads of {key_dim} and {value_dim}: powers of two are needed, "
+            f"from {LEAST_KEY_DIM} and {LEAST_VALUE_DIM} on"
+        )
     if shape.channels != channels or shape.key_heads < 1 or value_heads % shape.key_heads:
         raise ValueError(f"{channels} channels are not those of {value_heads} value heads")
     rows = len(qkv)
