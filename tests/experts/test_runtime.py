@@ -125,6 +125,49 @@ def test_counters_count_experts_of_a_layer_and_step() -> None:
     assert (runtime.slots_used, runtime.experts_total) == (4, 12)
 
 
+def count(runtime: ExpertRuntime) -> tuple[int, int, int]:
+    counters = runtime.counters()
+    return counters.hits, counters.misses, counters.fills
+
+
+def test_where_every_expert_has_a_slot_nothing_is_looked_up() -> None:
+    experts = random_experts(
+        ["nvfp4", "float32", "nvfp4"], experts=EXPERTS, hidden=HIDDEN, inner=INNER
+    )
+    runtime, looking = make(experts), make(experts)
+    runtime.fill_all()
+    assert count(runtime) == (0, 0, 18)
+    looking.on_routing = lambda *_: None
+    looking.fill_all()
+    for _, residency in runtime.pools:
+        residency.lookup = None  # type: ignore[assignment,method-assign]
+    for seed, tokens in enumerate(STEPS):
+        assert_equal(step(runtime, 3, tokens, seed), step(looking, 3, tokens, seed))
+        assert count(runtime) == count(looking)
+
+
+def test_a_layer_s_second_call_is_another_step() -> None:
+    runtime = make(random_experts("nvfp4", experts=EXPERTS, hidden=HIDDEN, inner=INNER))
+    runtime.fill_all()
+    for ids in ([[0, 1]], [[1, 1]], [[5, 0]]):
+        runtime(0, torch.randn(1, HIDDEN), torch.tensor(ids), torch.ones(1, 2))
+    assert runtime.counters().hits == 5
+
+
+def test_a_shrink_keeps_what_was_used_where_nothing_was_looked_up() -> None:
+    experts = random_experts(["nvfp4"] * 2, experts=EXPERTS, hidden=HIDDEN, inner=INNER)
+    runtime = make(experts)
+    runtime.fill_all()
+    for ids in ([[4, 2]], [[1, 4]]):
+        for layer in range(2):
+            runtime(layer, torch.randn(1, HIDDEN), torch.tensor(ids), torch.ones(1, 2))
+    runtime.resize([6])
+    assert [entry.resident for entry in runtime.residency().layers] == [[1, 2, 4], [1, 2, 4]]
+    assert runtime.counters().hits == 8
+    runtime(0, torch.randn(1, HIDDEN), torch.tensor([[1, 2]]), torch.ones(1, 2))
+    assert runtime.counters().hits == 10
+
+
 def test_a_trace_hears_every_call() -> None:
     experts = random_experts(["nvfp4"] * 2, experts=EXPERTS, hidden=HIDDEN, inner=INNER)
     for runtime in (make(experts, "cpu"), make(experts, "sim", 0.2)):
