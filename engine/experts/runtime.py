@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import OutOfMemory
-from engine.experts.residency import ABSENT, Residency
+from engine.experts.residency import Residency
 from engine.experts.slots import SlotPool
 from engine.experts.store import (
     BytesProgress,
@@ -21,6 +21,7 @@ from engine.experts.store import (
     pool_needs,
 )
 from engine.kernels.moe import moe_combine, moe_expert_rows, moe_experts
+from engine.kernels.residency import ABSENT, Route
 from engine.memory.budget import slots_for_rate
 from engine.memory.device import Device
 from engine.messages import LayerResidency
@@ -66,7 +67,6 @@ class ExpertRuntime:
         """`slots` of each pool, in the order of `pool_needs`; none on `cpu`."""
         self.store = store
         self.device = device
-        self._hits = self._misses = self._fills = self._link_bytes = 0
         self._host_experts = self._host_bytes = 0
         self._in_step = False
         self.on_routing: Callable[[int, list[int]], None] | None = None
@@ -80,7 +80,9 @@ class ExpertRuntime:
         for group, need, count in zip(groups, pool_needs(store.plans), slots, strict=True):
             pool = _Pool(
                 SlotPool(device, need.stride, count, need.blobs),
-                Residency(len(group), self._experts, count),
+                Residency(
+                    len(group), self._experts, count, most=need.blobs, device=device.torch
+                ),
                 {plan.layer: row for row, plan in enumerate(group)},
             )
             self._pools.append(pool)
@@ -139,53 +141,46 @@ class ExpertRuntime:
         """
         pool = self._pool_of[plan.layer]
         rows = torch.empty((*ids.shape, x.shape[1]), dtype=torch.float32, device=x.device)
-        waiting = experts
-        found = pool.residency.lookup(pool.rows[plan.layer], waiting)
-        hits = sum(slot != ABSENT for slot in found)
-        self._hits += hits
-        self._misses += len(experts) - hits
+        waiting = torch.tensor(experts, device=ids.device)
         while True:
-            slots = self._fill(pool, plan.layer, waiting, found)
+            route = pool.residency.route(pool.rows[plan.layer], waiting)
+            self._fill(pool, plan.layer, route)
             # Rows of experts that are not in this group stay untouched: their slot is ABSENT.
-            table = torch.full((self._experts,), ABSENT, dtype=torch.int64)
-            table[torch.tensor(waiting)] = torch.tensor(slots)
-            moe_expert_rows(pool.slots.bank, plan.spec, x, table.to(ids.device)[ids], rows)
-            waiting = [e for e, slot in zip(waiting, slots, strict=True) if slot == ABSENT]
-            if not waiting:
+            table = torch.full((self._experts,), ABSENT, dtype=torch.int64, device=ids.device)
+            table[waiting] = route.slots.to(torch.int64)
+            moe_expert_rows(pool.slots.bank, plan.spec, x, table[ids], rows)
+            left = waiting[route.slots == ABSENT]
+            if left.numel() == 0:
                 return moe_combine(rows, weights, x.dtype)
-            if all(slot == ABSENT for slot in slots):
+            if left.numel() == waiting.numel():
                 raise OutOfMemory(
                     f"All {pool.slots.slots} slots are locked; layer {plan.layer} needs one."
                 )
-            pool.residency.computed()
-            found = [ABSENT] * len(waiting)
+            pool.residency.waits(left.numel())
+            waiting = left
 
-    def _fill(self, pool: _Pool, layer: int, experts: list[int], found: list[int]) -> list[int]:
-        """Slots of these experts, misses filled as far as slots go; ABSENT for the rest."""
+    def _fill(self, pool: _Pool, layer: int, route: Route) -> None:
         bank = self.store.bank(layer)
-        slots = list(found)
-        for index, (expert, slot) in enumerate(zip(experts, found, strict=True)):
-            if slot != ABSENT:
-                continue
-            slots[index] = pool.residency.fill(pool.rows[layer], expert)
-            if slots[index] == ABSENT:
-                break
+        fills = route.fills[: int(route.count)].tolist()
+        for done, (expert, slot) in enumerate(fills):
             try:
-                pool.slots.fill(slots[index], bank[expert])
+                pool.slots.fill(slot, bank[expert])
             except BaseException:
                 # The engine may go on after a failed step: no slot may claim what it lacks.
-                pool.residency.release(pool.rows[layer], expert)
+                for absent, _ in fills[done:]:
+                    pool.residency.release(pool.rows[layer], absent)
                 raise
-            self._fills += 1
-            self._link_bytes += pool.slots.stride
-        return slots
 
     def begin_step(self) -> None:
         self._in_step = True
+        for pool in self._pools:
+            pool.residency.begin_step()
 
     def end_step(self) -> None:
         """A safe point begins: no kernel reads what a resize is about to move."""
         self._in_step = False
+        for pool in self._pools:
+            pool.residency.publish()
 
     def resize(self, slots: Sequence[int]) -> None:
         """Have these many slots in each pool, keeping the hot ones. Only between steps.
@@ -213,7 +208,7 @@ class ExpertRuntime:
 
     @property
     def slots_used(self) -> int:
-        return sum(pool.residency.used for pool in self._pools)
+        return sum(pool.residency.counts().used for pool in self._pools)
 
     @property
     def experts_total(self) -> int:
@@ -231,11 +226,14 @@ class ExpertRuntime:
         return sum(pool.slots.nbytes for pool in self._pools)
 
     def counters(self) -> ExpertCounters:
+        """On a GPU as of the last step that ended, which its copy may not have reached yet."""
+        counts = [pool.residency.counts() for pool in self._pools]
+        strides = [pool.slots.stride for pool in self._pools]
         return ExpertCounters(
-            hits=self._hits,
-            misses=self._misses,
-            fills=self._fills,
-            link_bytes=self._link_bytes,
+            hits=sum(each.hits for each in counts),
+            misses=sum(each.misses for each in counts),
+            fills=sum(each.fills for each in counts),
+            link_bytes=sum(each.fills * n for each, n in zip(counts, strides, strict=True)),
             host_experts=self._host_experts,
             host_bytes=self._host_bytes,
         )
