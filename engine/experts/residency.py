@@ -6,7 +6,7 @@ graph can hold it. Everything else is for safe points, and waits for the device.
 
 Plain least-recently-used takes what is needed next as soon as a step uses more experts than there
 are slots, and then hits nothing: four sequences through 24 layers of 128 experts hit 0 % of 11 % in
-slots where the rule hits 38 %; with room (37 % in slots) it is 85.9 against 86.7 %
+slots where the rule hits 40 %; with room (37 % in slots) it is 85.9 against 86.7 %
 [benchmarks/expert_cache.py --simulate 4].
 """
 

@@ -138,27 +138,29 @@ def residency_route(ids: Tensor, layer: int, tables: Tables) -> Route:
     wanted = wanted[wanted >= 0]
     if wanted.size and wanted[-1] >= slot_of.size:
         raise ValueError(f"{wanted[-1]} is not one of {slot_of.size} experts")
-    tables.turns[layer] += 1
-    turn = tables.turns.numpy()[layer]
-    tables.routed.numpy()[layer, wanted] = turn
+    turns = tables.turns.numpy()
+    turns[layer] += 1
+    tables.routed.numpy()[layer, wanted] = turns[layer]
     slots = slot_of[wanted]
-    used[slots[slots >= 0]] = turn
-    missing = wanted[slots < 0]
-    order = going(tables, layer)
-    order = order[tables.locked.numpy()[order] == 0]
-    in_use = (owner[order] // slot_of.size == layer) & (used[order] == turn)
-    taken = order[~in_use][: missing.size]
-    filled = missing[: taken.size]
-    freed = owner[taken] != ABSENT
-    tables.slot_of.numpy().reshape(-1)[owner[taken[freed]]] = ABSENT
-    owner[taken], used[taken], slot_of[filled] = layer * slot_of.size + filled, turn, taken
-    counts = wanted.size - missing.size, missing.size, filled.size, int((~freed).sum())
-    tables.counters.add_(torch.tensor(counts))
+    used[slots[slots >= 0]] = turns[layer]
+    filled = missing = wanted[slots < 0]
+    claimed = 0
+    if missing.size:
+        order = going(tables, layer)
+        in_use = (owner[order] // slot_of.size == layer) & (used[order] == turns[layer])
+        taken = order[~in_use & (tables.locked.numpy()[order] == 0)][: missing.size]
+        filled, evicted = missing[: taken.size], owner[taken]
+        claimed = int((evicted == ABSENT).sum())
+        tables.slot_of.numpy().reshape(-1)[evicted[evicted != ABSENT]] = ABSENT
+        owner[taken], used[taken] = layer * slot_of.size + filled, turns[layer]
+        slot_of[filled] = taken
+    counts = wanted.size - missing.size, missing.size, filled.size, claimed
+    tables.counters.numpy()[:] += counts
     found = np.where(ids.numpy() < 0, ABSENT, slot_of[ids.numpy()])
-    fills = np.stack([filled, taken], axis=1).astype(np.int32)
+    fills = np.stack([filled, slot_of[filled]], axis=1)
     return Route(
         torch.from_numpy(found.astype(np.int32)),
-        torch.from_numpy(fills),
+        torch.from_numpy(fills.astype(np.int32)),
         torch.tensor([filled.size], dtype=torch.int32),
     )
 
@@ -169,7 +171,7 @@ def going(tables: Tables, layer: int) -> NDArray[np.intp]:
     capacity = int(tables.state[CAPACITY])
     owner, used = tables.owner.numpy()[:capacity], tables.used.numpy()[:capacity]
     layers, experts = tables.slot_of.shape
-    home = np.maximum(owner, 0) // experts
-    age = np.where(owner < 0, np.iinfo(np.int32).max, tables.turns.numpy()[home] - used)
-    passed: _Ints = np.where(owner < 0, 0, (layer - home) % layers)
-    return np.lexsort((passed, -age.astype(np.int64)))
+    home = owner // experts
+    youth = np.iinfo(np.int32).max - (tables.turns.numpy()[home] - used).astype(np.int64)
+    order = (youth * layers + (layer - home) % layers) * capacity + np.arange(capacity)
+    return np.argsort(np.where(owner == ABSENT, np.arange(capacity) - capacity, order))

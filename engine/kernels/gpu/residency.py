@@ -21,7 +21,7 @@ from engine.kernels.gpu.ahead import Ahead
 from engine.kernels.residency import COUNTS, Route, Tables
 
 BLOCK_FREE = 2048
-WINDOW = 8
+WINDOW = 4
 """Entries of each queue that are looked at together."""
 WARPS = 4
 
@@ -32,13 +32,15 @@ _OLDEST = tl.constexpr(0x7FFFFFFF)
 _NONE = tl.constexpr(2**63 - 1)
 """Above every key: (youth, how long ago the layer was routed, slot) in 31, 12 and 20 bits."""
 _SLOT_BITS = tl.constexpr(20)
-_LAYER_BITS = tl.constexpr(12)
+_SLOT_MASK = tl.constexpr((1 << 20) - 1)
+_PASSED_BITS = tl.constexpr(12)
+_PASSED_MASK = tl.constexpr((1 << 12) - 1)
 MOST_SLOTS, MOST_LAYERS = 1 << 20, 1 << 12
 
 
 @triton.jit
 def _youth(age):
-    return (_OLDEST - tl.maximum(age, 0)).to(tl.int64)
+    return (-tl.maximum(age, 0) + _OLDEST).to(tl.int64)
 
 
 @triton.jit
@@ -70,7 +72,7 @@ def begin_kernel(
         age = turn - tl.load(used + slot, mask=can_go, other=0)
         key = tl.where(can_go, (_youth(age) << _SLOT_BITS) | slot, _NONE)
         key = tl.sort(key)
-        slot = tl.where(key == _NONE, -1, (key & ((1 << _SLOT_BITS) - 1)).to(tl.int32))
+        slot = tl.where(key == _NONE, -1, (key & _SLOT_MASK).to(tl.int32))
         tl.store(queue + layer * EXPERTS + e, slot, mask=e < EXPERTS)
         tl.store(heads + layer, 0)
         tl.store(began + layer, turn)
@@ -129,33 +131,33 @@ def _from_queues(
     more = filled < missing
     while more:
         tl.debug_barrier()
-        place = head[:, None] + tl.arange(0, WINDOW)[None, :]
-        place = tl.minimum(place, EXPERTS)
+        w = tl.arange(0, WINDOW)[None, :]
+        place = tl.minimum(head[:, None] + w, EXPERTS)
         inside = there[:, None] & (place < EXPERTS)
         slot = tl.load(queue + j[:, None] * EXPERTS + place, mask=inside, other=-1)
         home = tl.load(owner + slot, mask=slot >= 0, other=-1)
         own = (home >= 0) & (home // EXPERTS == j[:, None])
         age = now[:, None] - tl.load(used + slot, mask=own, other=0)
         can_go = own & (age > 0)
-        key = (_youth(age) << _LAYER_BITS) | passed[:, None]
+        key = (_youth(age) << _PASSED_BITS) | passed[:, None]
         key = tl.where(can_go, (key << _SLOT_BITS) | slot, _NONE)
-        # A window of slots that are taken, or used by their layer's turn, is past. Those of age 0
-        # whose layer's turn is still to come, and all behind them, may go after it.
-        alive = tl.sum((can_go | (own & ~was_routed[:, None])).to(tl.int32), 1)
-        last = tl.arange(0, WINDOW)[None, :] == WINDOW - 1
-        goes_on = tl.max(tl.where(last, slot, -1), 1) >= 0
+        # What is taken, or used by its layer's turn, is past. What is of age 0 because its layer's
+        # turn is still to come, and all behind it, may go after that.
+        later = own & (age == 0) & ~was_routed[:, None]
+        left = tl.sum((can_go | later).to(tl.int32), 1)
+        goes_on = tl.max(tl.where(w == WINDOW - 1, slot, -1), 1) >= 0
         best = tl.min(tl.min(key, 1), 0)
-        ends = tl.max((goes_on & (alive == 0)).to(tl.int32), 0)
+        ends = tl.max((goes_on & (left == 0)).to(tl.int32), 0)
         while (filled < missing) & (ends == 0) & (best != _NONE):
-            victim = (best & ((1 << _SLOT_BITS) - 1)).to(tl.int32)
+            victim = (best & _SLOT_MASK).to(tl.int32)
             _take(victim, slot_of, owner)
             chosen = tl.where(rank == filled, victim, chosen)
             filled += 1
             key = tl.where(key == best, _NONE, key)
-            alive -= (passed == ((best >> _SLOT_BITS) & ((1 << _LAYER_BITS) - 1))).to(tl.int32)
+            left -= (passed == ((best >> _SLOT_BITS) & _PASSED_MASK)).to(tl.int32)
             best = tl.min(tl.min(key, 1), 0)
-            ends = tl.max((goes_on & (alive == 0)).to(tl.int32), 0)
-        head = tl.where(goes_on & (alive == 0), head + WINDOW, head)
+            ends = tl.max((goes_on & (left == 0)).to(tl.int32), 0)
+        head += tl.min(tl.where((key != _NONE) | later, w, WINDOW), 1)
         more = (filled < missing) & (ends > 0)
     tl.debug_barrier()
     tl.store(heads + j, head, mask=there)
