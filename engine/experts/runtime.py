@@ -80,9 +80,7 @@ class ExpertRuntime:
         for group, need, count in zip(groups, pool_needs(store.plans), slots, strict=True):
             pool = _Pool(
                 SlotPool(device, need.stride, count, need.blobs),
-                Residency(
-                    len(group), self._experts, count, most=need.blobs, device=device.torch
-                ),
+                Residency(len(group), self._experts, count, most=need.blobs, device=device.torch),
                 {plan.layer: row for row, plan in enumerate(group)},
             )
             self._pools.append(pool)
