@@ -7,6 +7,7 @@ and counters among it) is in the graph, so the host has nothing to do between la
 
 from __future__ import annotations
 
+from collections import Counter
 from weakref import ReferenceType, ref
 
 import torch
@@ -35,6 +36,8 @@ class DecodeGraphs:
         self._pages = torch.zeros((self.most, pages), dtype=torch.int32, device=device)
         self._tables = [_Table() for _ in range(self.most)]
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
+        self.replays: Counter[int] = Counter()
+        """Steps so far by their number of sequences."""
         pool = None
         # The largest first: others find room in its memory.
         for count in range(self.most, 0, -1):
@@ -91,6 +94,7 @@ class DecodeGraphs:
         self._numbers.copy_(self._written, non_blocking=True)
         graph, logits = self._graphs[count]
         graph.replay()
+        self.replays[count] += 1
         return logits
 
 
