@@ -37,7 +37,7 @@ def answers(engine: Engine, sampling: Sampling) -> list[list[Sampled]]:
 
 def load(rate: float, *, captured: bool) -> Engine:
     options = EngineOptions(
-        model="demo", device="cuda", moe_cache_rate=rate, context_tokens=4096, max_sequences=6
+        model="demo", device="cuda", moe_cache_rate=rate, context_tokens=1024, max_sequences=6
     )
     engine = Engine.load(options)
     assert engine._runner._graphs is not None
