@@ -21,7 +21,7 @@ from engine.kernels.gpu.ahead import Ahead
 from engine.kernels.residency import COUNTS, Route, Tables
 
 BLOCK_FREE = 2048
-WINDOW = 4
+WINDOW = 2
 """Entries of each queue that are looked at together."""
 WARPS = 4
 
