@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from engine.errors import OutOfMemory
-from engine.experts.residency import ABSENT, Residency
-from engine.experts.resident import AllResident
+from engine.experts.holding import Hold
+from engine.experts.residency import Residency
 from engine.experts.slots import SlotPool
 from engine.experts.store import (
     BytesProgress,
@@ -22,7 +22,9 @@ from engine.experts.store import (
     layers_by_stride,
     pool_needs,
 )
+from engine.kernels.gather import Banks, gather_blobs
 from engine.kernels.moe import moe_combine, moe_expert_rows, moe_experts
+from engine.kernels.residency import ABSENT, Route
 from engine.memory.budget import slots_for_rate
 from engine.memory.device import Device
 from engine.memory.pinned import Pinned
@@ -48,7 +50,7 @@ class ExpertCounters:
     """Bytes of their blobs."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Pool:
     """Layers of one stride share slots; `rows` are their places in the residency table."""
 
@@ -57,27 +59,29 @@ class _Pool:
     rows: dict[int, int]
     blobs: int
     """Experts of its layers."""
+    banks: Banks | None
+    """What a GPU reads its layers from by itself: None unless all of them are pinned."""
+    complete: bool = False
+    """Every expert has a slot, so nothing is missed."""
 
-    @property
-    def complete(self) -> bool:
-        """Every expert has a slot."""
-        return self.residency.used == self.blobs
+
+MANY_ROUTES = 128
+"""Of more, the distinct experts are found before they are routed: 128 are 8 tokens of 16 each."""
 
 
 class ExpertRuntime:
     """What a MoE layer calls (ExpertsForward): `experts(layer, x, ids, weights)`.
 
     On `cpu` experts are computed in place in the store. On `sim` and `cuda` every routed expert is
-    read from a slot, filled from the store first where it is absent. Once every expert has one, no
-    call waits for the device. What is resident changes the time a call takes and not one bit of its
-    result.
+    read from a slot, filled from the store first where it is absent. On `cuda`, where the store is
+    pinned and a pool has slots enough for a layer, no call waits for the device, and a captured
+    graph can hold it. What is resident changes the time a call takes and not one bit of its result.
     """
 
     def __init__(self, store: ExpertStore, device: Device, slots: Sequence[int] = ()) -> None:
         """`slots` of each pool, in the order of `pool_needs`; none on `cpu`."""
         self.store = store
         self.device = device
-        self._hits = self._misses = self._fills = self._link_bytes = 0
         self._host_experts = self._host_bytes = 0
         self._in_step = False
         self.on_routing: Callable[[int, list[int]], None] | None = None
@@ -85,19 +89,25 @@ class ExpertRuntime:
         self._experts = max((plan.experts for plan in store.plans), default=0)
         self._pools: list[_Pool] = []
         self._pool_of: dict[int, _Pool] = {}
-        self._all_resident: AllResident | None = None
         if not device.has_slots:
             return
         groups = layers_by_stride(store.plans)
         for group, need, count in zip(groups, pool_needs(store.plans), slots, strict=True):
+            layers = [plan.layer for plan in group]
             pool = _Pool(
                 SlotPool(device, need.stride, count, need.blobs),
-                Residency(len(group), self._experts, count),
-                {plan.layer: row for row, plan in enumerate(group)},
+                Residency(len(group), self._experts, count, most=need.blobs, device=device.torch),
+                {layer: row for row, layer in enumerate(layers)},
                 need.blobs,
+                self._banks(layers),
             )
             self._pools.append(pool)
             self._pool_of.update(dict.fromkeys(pool.rows, pool))
+
+    def _banks(self, layers: list[int]) -> Banks | None:
+        pinned = all(self.store.hold(layer) is Hold.PINNED for layer in layers)
+        reads = self.device.kind == "cuda" and pinned
+        return self.store.banks(layers, self.device.torch) if reads else None
 
     @staticmethod
     def load(
@@ -129,12 +139,15 @@ class ExpertRuntime:
 
     def fill_all(self) -> None:
         """Fill every slot, if there is one for each expert: nothing is missed from then on."""
-        if any(pool.slots.slots < pool.blobs for pool in self._pools):
-            return
-        for layer, pool in self._pool_of.items():
-            everyone = list(range(self.store.plan(layer).experts))
-            found = pool.residency.lookup(pool.rows[layer], everyone)
-            self._fill(pool, layer, everyone, found)
+        for pool in self._pools:
+            if pool.slots.slots < pool.blobs:
+                continue
+            pool.residency.begin_step()
+            for layer in pool.rows:
+                everyone = torch.arange(self.store.plan(layer).experts, device=self.device.torch)
+                self._fill(pool, layer, pool.residency.route(pool.rows[layer], everyone))
+                pool.residency.forgive(len(everyone))
+            pool.complete = True
 
     def __call__(
         self, layer: int, x: Tensor, ids: Tensor, weights: Tensor, singles: int = 0
@@ -143,15 +156,13 @@ class ExpertRuntime:
         `singles` rows are sequences of one token.
 
         Raises OutOfMemory if every slot is locked, and ValueError for an id that is no expert, but
-        not where every expert has a slot: ids are not read back there.
+        not where ids are not read back.
         """
         if ids.numel() == 0:
             return torch.zeros_like(x)
         plan = self.store.plan(layer)
-        resident = self._resident()
-        if resident is not None:
-            bank, slots = self._pool_of[layer].slots.bank, resident.slots_of(layer, ids)
-            return moe_experts(bank, plan.spec, x, slots, weights, singles)
+        if self.never_waits(layer, ids.numel()):
+            return self._at_once(plan, x, ids, weights, singles)
         distinct = sorted(set(ids.reshape(-1).tolist()))
         if distinct[0] < 0 or distinct[-1] >= plan.experts:
             raise ValueError(f"ids {distinct[0]} to {distinct[-1]} are not all experts of {layer}")
@@ -163,32 +174,32 @@ class ExpertRuntime:
             return moe_experts(self.store.bank(layer), plan.spec, x, ids, weights, singles)
         return self._from_slots(plan, distinct, x, ids, weights, singles)
 
-    def _resident(self) -> AllResident | None:
-        """The tables to use if every expert has a slot; none for a trace, which reads ids."""
-        complete = bool(self._pools) and all(pool.complete for pool in self._pools)
-        if not complete or self.on_routing is not None:
-            self._forget_resident()
-        elif self._all_resident is None:
-            slots = {
-                plan.layer: [
-                    pool.residency.slot_of(pool.rows[plan.layer], expert)
-                    for expert in range(plan.experts)
-                ]
-                for plan in self.store.plans
-                for pool in (self._pool_of[plan.layer],)
-            }
-            self._all_resident = AllResident(slots, self.device.torch)
-        return self._all_resident
+    def never_waits(self, layer: int, routes: int) -> bool:
+        """Whether a call of so many routes reads nothing back from the device."""
+        if self.on_routing is not None or not self.device.has_slots:
+            return False
+        pool = self._pool_of[layer]
+        readable = pool.banks is not None or (pool.complete and self.device.kind == "cuda")
+        return readable and min(routes, self.store.plan(layer).experts) <= pool.slots.slots
 
-    def _forget_resident(self) -> None:
-        """Before anything moves: what was used becomes the residency's own knowledge."""
-        resident, self._all_resident = self._all_resident, None
-        if resident is None:
-            return
-        self._hits += resident.hits()
-        for layer, pool in self._pool_of.items():
-            for experts in resident.uses(layer):
-                pool.residency.lookup(pool.rows[layer], experts)
+    def _at_once(
+        self, plan: LayerPlan, x: Tensor, ids: Tensor, weights: Tensor, singles: int
+    ) -> Tensor:
+        """All misses are filled before anything is computed, and the host knows of none."""
+        pool = self._pool_of[plan.layer]
+        row, bank = pool.rows[plan.layer], pool.slots.bank
+        if ids.numel() <= MANY_ROUTES:
+            route = pool.residency.route(row, ids)
+            slots = route.slots
+        else:
+            experts = torch.arange(plan.experts, device=ids.device)
+            routed = torch.zeros(plan.experts, dtype=torch.bool, device=ids.device)
+            routed[ids.reshape(-1)] = True
+            route = pool.residency.route(row, torch.where(routed, experts, ABSENT))
+            slots = route.slots[ids]
+        if pool.banks is not None and not pool.complete:
+            gather_blobs(bank, pool.banks, row, route.fills, route.count)
+        return moe_experts(bank, plan.spec, x, slots, weights, singles)
 
     def _from_slots(
         self,
@@ -207,39 +218,26 @@ class ExpertRuntime:
         """
         pool = self._pool_of[plan.layer]
         rows = torch.empty((*ids.shape, x.shape[1]), dtype=torch.float32, device=x.device)
-        waiting = experts
-        found = pool.residency.lookup(pool.rows[plan.layer], waiting)
-        hits = sum(slot != ABSENT for slot in found)
-        self._hits += hits
-        self._misses += len(experts) - hits
+        waiting = torch.tensor(experts, device=ids.device)
         while True:
-            slots = self._fill(pool, plan.layer, waiting, found)
+            route = pool.residency.route(pool.rows[plan.layer], waiting)
+            self._fill(pool, plan.layer, route)
             # Rows of experts that are not in this group stay untouched: their slot is ABSENT.
-            table = torch.full((self._experts,), ABSENT, dtype=torch.int64)
-            table[torch.tensor(waiting)] = torch.tensor(slots)
-            of_route = table.to(ids.device)[ids]
-            moe_expert_rows(pool.slots.bank, plan.spec, x, of_route, rows, singles)
-            waiting = [e for e, slot in zip(waiting, slots, strict=True) if slot == ABSENT]
-            if not waiting:
+            table = torch.full((self._experts,), ABSENT, dtype=torch.int64, device=ids.device)
+            table[waiting] = route.slots.to(torch.int64)
+            moe_expert_rows(pool.slots.bank, plan.spec, x, table[ids], rows, singles)
+            left = waiting[route.slots == ABSENT]
+            if left.numel() == 0:
                 return moe_combine(rows, weights, x.dtype)
-            if all(slot == ABSENT for slot in slots):
+            if left.numel() == waiting.numel():
                 raise OutOfMemory(
                     f"All {pool.slots.slots} slots are locked; layer {plan.layer} needs one."
                 )
-            pool.residency.computed()
-            found = [ABSENT] * len(waiting)
+            pool.residency.forgive(left.numel())
+            waiting = left
 
-    def _fill(self, pool: _Pool, layer: int, experts: list[int], found: list[int]) -> list[int]:
-        """Slots of these experts, misses filled as far as slots go; ABSENT for the rest."""
-        slots = list(found)
-        fills: list[tuple[int, int]] = []
-        for index, (expert, slot) in enumerate(zip(experts, found, strict=True)):
-            if slot != ABSENT:
-                continue
-            slots[index] = pool.residency.fill(pool.rows[layer], expert)
-            if slots[index] == ABSENT:
-                break
-            fills.append((expert, slots[index]))
+    def _fill(self, pool: _Pool, layer: int, route: Route) -> None:
+        fills = [(expert, slot) for expert, slot in route.fills[: int(route.count)].tolist()]
         try:
             pool.slots.fill(self.store.bank(layer), fills)
         except BaseException:
@@ -247,18 +245,17 @@ class ExpertRuntime:
             for expert, _ in fills:
                 pool.residency.release(pool.rows[layer], expert)
             raise
-        self._fills += len(fills)
-        self._link_bytes += len(fills) * pool.slots.stride
-        return slots
 
     def begin_step(self) -> None:
         self._in_step = True
+        for pool in self._pools:
+            pool.residency.begin_step()
 
     def end_step(self) -> None:
         """A safe point begins: no kernel reads what a resize is about to move."""
         self._in_step = False
-        if self._all_resident is not None:
-            self._all_resident.end_step()
+        for pool in self._pools:
+            pool.residency.publish()
 
     def resize(self, slots: Sequence[int]) -> None:
         """Have these many slots in each pool, keeping the hot ones. Only between steps.
@@ -267,8 +264,8 @@ class ExpertRuntime:
         """
         if self._in_step:
             raise RuntimeError("slots are resized between steps only")
-        self._forget_resident()
         for pool, count in zip(self._pools, slots, strict=True):
+            pool.complete = pool.complete and count == pool.blobs
             if count > pool.slots.slots:
                 pool.slots.resize(count)
                 pool.residency.resize(count)
@@ -287,7 +284,7 @@ class ExpertRuntime:
 
     @property
     def slots_used(self) -> int:
-        return sum(pool.residency.used for pool in self._pools)
+        return sum(pool.residency.counts().used for pool in self._pools)
 
     @property
     def experts_total(self) -> int:
@@ -315,12 +312,14 @@ class ExpertRuntime:
         return sum(pool.slots.nbytes for pool in self._pools)
 
     def counters(self) -> ExpertCounters:
-        resident = self._all_resident
+        """On a GPU as of the last step that ended, which its copy may not have reached yet."""
+        counts = [pool.residency.counts() for pool in self._pools]
+        strides = [pool.slots.stride for pool in self._pools]
         return ExpertCounters(
-            hits=self._hits + (0 if resident is None else resident.hits()),
-            misses=self._misses,
-            fills=self._fills,
-            link_bytes=self._link_bytes,
+            hits=sum(each.hits for each in counts),
+            misses=sum(each.misses for each in counts),
+            fills=sum(each.fills for each in counts),
+            link_bytes=sum(each.fills * n for each, n in zip(counts, strides, strict=True)),
             host_experts=self._host_experts,
             host_bytes=self._host_bytes,
         )

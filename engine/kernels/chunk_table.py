@@ -52,6 +52,12 @@ class ChunkTable:
     """Whether any chunk has a snapshot."""
 
     @staticmethod
+    def none(device: torch.device) -> ChunkTable:
+        """Without runs, and without a copy from host memory, which no captured graph can hold."""
+        chunks = torch.empty((0, COLUMNS), dtype=torch.int32, device=device)
+        return ChunkTable((), chunks, torch.zeros(1, dtype=torch.int32, device=device), keeps=False)
+
+    @staticmethod
     def build(runs: Sequence[ChunkRun], device: torch.device | None = None) -> ChunkTable:
         """ValueError for a length that no chunk can have, or two runs of one state."""
         lines, begins = [], [0]

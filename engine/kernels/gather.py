@@ -25,11 +25,12 @@ class Banks:
 
 
 @operation("gather_blobs", "engine.kernels.gpu.gather")
-def gather_blobs(pool: Tensor, banks: Banks, fills: Tensor, count: Tensor) -> None:
-    """Copy blobs into slots: row i of `fills` is (place in `banks`, expert, slot), for i < count.
+def gather_blobs(pool: Tensor, banks: Banks, layer: int, fills: Tensor, count: Tensor) -> None:
+    """Copy blobs of one layer into slots: row i of `fills` is (expert, slot), for i < count.
 
-    pool uint8 [slots, stride], contiguous; fills int32 [most, 3], contiguous; count int32 [1]; all
-    on one device. Slots are distinct. Later rows of `fills` are not read.
+    pool uint8 [slots, stride], contiguous; layer is a place in `banks`; fills int32 [most, 2],
+    contiguous; count int32 [1]; all on one device. Slots are distinct. Later rows of `fills` are
+    not read.
     """
-    for layer, expert, slot in fills[: int(count)].tolist():
+    for expert, slot in fills[: int(count)].tolist():
         pool[slot].copy_(banks.layers[layer][expert])

@@ -28,6 +28,23 @@ class StepStates:
 
 
 @dataclass(frozen=True)
+class DecodeRows:
+    """One token of each of S sequences, in tensors of the device that a captured graph reads again
+    and again. A row of no sequence has a length of 0, -1 as its state and pages of -1."""
+
+    tokens: Tensor
+    """int64 [S]"""
+    positions: Tensor
+    """int64 [S]"""
+    lengths: Tensor
+    """int64 [S]: positions of each sequence, this one among them."""
+    states: Tensor
+    """int64 [S]: rows of the state pool."""
+    pages: Tensor
+    """int32 [S, most]: each sequence's pages, then -1."""
+
+
+@dataclass(frozen=True)
 class Step:
     batch: Batch
     """Its first `singles` rows are the sequences with one token."""
@@ -52,6 +69,33 @@ class Step:
             slots=kv.slots(batch),
             attention=attention_tables(batch.tokens, batch.sequences, kv.head_dim),
             states=None if states is None else _step_states(batch, states),
+            cos=cos,
+            sin=sin,
+        )
+
+    @staticmethod
+    def decode(rows: DecodeRows, kv: KvPages, states: StatePool | None, rotary: Rotary) -> Step:
+        """Of rows that are read on the device alone, for a GPU. Every sequence has context."""
+        positions, singles = rows.positions, len(rows.tokens)
+        within = (positions // kv.page_tokens).unsqueeze(1)
+        pages = rows.pages.gather(1, within).squeeze(1).to(torch.int64)
+        cos, sin = rotary(positions)
+        nothing = torch.empty(0, 4, dtype=torch.int32, device=positions.device)
+        return Step(
+            batch=Batch(rows.tokens, positions, (), torch.arange(singles, device=positions.device)),
+            singles=singles,
+            kv=kv,
+            slots=KvSlots(pages, positions % kv.page_tokens),
+            attention=AttentionTables(
+                pages=rows.pages,
+                rows=slice(0, singles),
+                lengths=rows.lengths.to(torch.int32),
+                chunks=nothing,
+                tiles=nothing[:, :2],
+            ),
+            states=None
+            if states is None
+            else StepStates(states, rows.states, ChunkTable.none(positions.device)),
             cos=cos,
             sin=sin,
         )

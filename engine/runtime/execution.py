@@ -12,6 +12,7 @@ from engine.errors import HeadraceError, StepFailed
 from engine.messages import TokenLogprob
 from engine.runtime import faults
 from engine.runtime.debug import DebugFaults
+from engine.runtime.decode_graphs import DecodeGraphs
 from engine.runtime.grammar import TokenGrammar
 from engine.runtime.masks import MaskMaker, TokenMask
 from engine.runtime.parts import Parts
@@ -67,6 +68,7 @@ class StepRunner:
         self._debug = debug
         self._batches = BatchBuilder(parts.device.torch)
         self._masks = MaskMaker(parts.limits.vocab_size)
+        self._graphs = DecodeGraphs(parts) if parts.device.kind == "cuda" else None
 
     @torch.inference_mode()
     def run(self, plan: Plan, requests: Mapping[int, Request]) -> list[Outcome]:
@@ -101,14 +103,21 @@ class StepRunner:
     def _forward(self, plan: Plan) -> torch.Tensor:
         parts = self._parts
         self._debug.apply(plan)
+        if self._graphs is not None and self._graphs.hold(plan):
+            logits = self._graphs.run(plan)
+        else:
+            logits = self._by_layers(plan)
+        if parts.device.kind == "cuda":
+            # A fault of this step's kernels must surface in this step, and its time be its own.
+            torch.cuda.synchronize(parts.device.torch)
+        return logits
+
+    def _by_layers(self, plan: Plan) -> torch.Tensor:
+        parts = self._parts
         if parts.experts is not None:
             parts.experts.begin_step()
         try:
-            logits = parts.model.forward(self._batches.build(plan), parts.kv, parts.states)
-            if parts.device.kind == "cuda":
-                # A fault of this step's kernels must surface in this step, and its time be its own.
-                torch.cuda.synchronize(parts.device.torch)
-            return logits
+            return parts.model.forward(self._batches.build(plan), parts.kv, parts.states)
         finally:
             if parts.experts is not None:
                 parts.experts.end_step()

@@ -97,14 +97,14 @@ class Link:
         count = torch.tensor([blobs], dtype=torch.int32, device=self._device)
         tables = [
             torch.tensor(
-                [(0, expert, slot) for slot, expert in enumerate(self._experts(MOST_BLOBS))],
+                list(zip(self._experts(MOST_BLOBS), range(MOST_BLOBS), strict=True)),
                 dtype=torch.int32,
                 device=self._device,
             )
             for _ in range(CALLS)
         ]
         self._kept += [address, count, *tables]
-        calls = [partial(gather_blobs, self._pool.bank, banks, table, count) for table in tables]
+        calls = [partial(gather_blobs, self._pool.bank, banks, 0, table, count) for table in tables]
         return self._captured(f"gather {blobs}", blobs * self._pool.stride, calls)
 
     def _experts(self, count: int) -> list[int]:

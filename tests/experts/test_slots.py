@@ -59,8 +59,10 @@ def test_the_store_s_banks_are_what_gather_reads(name: DeviceName) -> None:
     banks = runtime.store.banks([0, 2], device.torch)
     pool = runtime.pools[0][0].bank
     assert bool((banks.addresses != 0).all())
-    fills = torch.tensor([[1, 3, 5], [0, 1, 2]], dtype=torch.int32, device=device.torch)
-    gather_blobs(pool, banks, fills, torch.tensor([2], dtype=torch.int32, device=device.torch))
+    one = torch.tensor([1], dtype=torch.int32, device=device.torch)
+    for layer, fill in ((1, [3, 5]), (0, [1, 2])):
+        fills = torch.tensor([fill], dtype=torch.int32, device=device.torch)
+        gather_blobs(pool, banks, layer, fills, one)
     assert torch.equal(pool[5].cpu(), runtime.store.bank(2)[3])
     assert torch.equal(pool[2].cpu(), runtime.store.bank(0)[1])
     runtime.close()

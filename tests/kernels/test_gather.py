@@ -45,22 +45,23 @@ def case(stride: int, device: torch.device) -> Case:
     return Case(banks, pool, pool.cpu(), pinned)
 
 
-def table(rows: list[tuple[int, int, int]], device: torch.device) -> tuple[Tensor, Tensor]:
+def table(rows: list[tuple[int, int]], device: torch.device) -> tuple[Tensor, Tensor]:
     """Its unused rows lead nowhere."""
-    unused = [(LAYERS, -1, SLOTS)] * 2
+    unused = [(-1, SLOTS)] * 2
     fills = torch.tensor([*rows, *unused], dtype=torch.int32, device=device)
     return fills, torch.tensor([len(rows)], dtype=torch.int32, device=device)
 
 
-ROWS: list[list[tuple[int, int, int]]] = [
+ROWS: list[list[tuple[int, int]]] = [
     [],
-    [(0, 0, 0)],
-    [(2, 4, 6)],
-    [(1, 3, 2), (1, 0, 5), (0, 3, 0), (2, 3, 1)],
-    [(layer, expert, slot) for slot, (layer, expert) in enumerate([(2, 2)] * 3 + [(0, 1)] * 4)],
+    [(0, 0)],
+    [(4, 6)],
+    [(3, 2), (0, 5), (3, 0), (2, 1)],
+    [(expert, slot) for slot, expert in enumerate([2] * 3 + [1] * 4)],
 ]
 
 
+@pytest.mark.parametrize("layer", [0, LAYERS - 1])
 @pytest.mark.parametrize("rows", ROWS, ids=len)
 @pytest.mark.parametrize(
     "stride",
@@ -75,16 +76,16 @@ ROWS: list[list[tuple[int, int, int]]] = [
     ],
 )
 def test_it_copies_what_the_table_says(
-    stride: int, rows: list[tuple[int, int, int]], device: torch.device
+    stride: int, rows: list[tuple[int, int]], layer: int, device: torch.device
 ) -> None:
     made = case(stride, device)
-    for layer, expert, slot in rows:
+    for expert, slot in rows:
         made.expected[slot] = made.banks.layers[layer][expert]
     fills, count = table(rows, device)
-    gather_blobs(made.pool, made.banks, fills, count)
+    gather_blobs(made.pool, made.banks, layer, fills, count)
     assert torch.equal(made.pool.cpu(), made.expected)
     made.pool.fill_(UNTOUCHED)
-    reference.reference(made.pool, made.banks, fills, count)
+    reference.reference(made.pool, made.banks, layer, fills, count)
     assert torch.equal(made.pool.cpu(), made.expected)
 
 
@@ -97,11 +98,11 @@ def test_a_tensor_on_a_gpu_gets_the_kernel() -> None:
 def test_one_graph_fills_any_number_beside_other_work(device: torch.device) -> None:
     """Blobs of real size, products on another stream, bits as those of the copy engine."""
     made = case(1769472, device)
-    most = [(slot % LAYERS, slot % EXPERTS, slot) for slot in range(SLOTS)]
+    most = [(slot % EXPERTS, slot) for slot in range(SLOTS)]
     fills, count = table(most, device)
 
     def step() -> None:
-        gather_blobs(made.pool, made.banks, fills, count)
+        gather_blobs(made.pool, made.banks, 1, fills, count)
 
     step()
     graph = torch.cuda.CUDAGraph()
@@ -114,11 +115,11 @@ def test_one_graph_fills_any_number_beside_other_work(device: torch.device) -> N
     for q in (0, 1, 7, 3, 0, 5):
         made.pool.fill_(UNTOUCHED)
         made.expected.fill_(UNTOUCHED)
-        rows = [((n + q) % LAYERS, (3 * n + q) % EXPERTS, SLOTS - 1 - n) for n in range(q)]
-        fills[:q] = torch.tensor(rows, dtype=torch.int32).view(q, 3)
+        rows = [((3 * n + q) % EXPERTS, SLOTS - 1 - n) for n in range(q)]
+        fills[:q] = torch.tensor(rows, dtype=torch.int32).view(q, 2)
         count.fill_(q)
-        for layer, expert, slot in rows:
-            made.expected[slot].copy_(made.banks.layers[layer][expert])
+        for expert, slot in rows:
+            made.expected[slot].copy_(made.banks.layers[1][expert])
         torch.cuda.synchronize()
         with torch.cuda.stream(busy):
             products = [a @ a for _ in range(40)]
@@ -128,7 +129,7 @@ def test_one_graph_fills_any_number_beside_other_work(device: torch.device) -> N
         torch.cuda.synchronize()
         assert torch.equal(made.pool.cpu(), made.expected)
         copied = torch.full_like(made.pool, UNTOUCHED)
-        for layer, expert, slot in rows:
-            copied[slot].copy_(made.banks.layers[layer][expert], non_blocking=True)
+        for expert, slot in rows:
+            copied[slot].copy_(made.banks.layers[1][expert], non_blocking=True)
         assert torch.equal(made.pool, copied)
         assert all(torch.equal(product, wanted) for product in products)

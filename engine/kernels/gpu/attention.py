@@ -52,9 +52,9 @@ def paged_attention(
     tables: AttentionTables | None = None,
 ) -> Tensor:
     """As engine.kernels.attention.paged_attention."""
-    if not sequences:
-        return torch.empty_like(q)
     if tables is None:
+        if not sequences:
+            return torch.empty_like(q)
         tables = attention_tables(q, sequences, q.shape[2])
     return attend(q, keys, values, tables, scale, gate)
 

@@ -22,31 +22,32 @@ TILE_WORDS = 4096
 WARPS = 4
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["layer"])
 def gather_kernel(
-    pool, addresses, fills, count, stride, BLOCKS: tl.constexpr, TILE_WORDS: tl.constexpr
+    pool, addresses, layer, fills, count, stride, BLOCKS: tl.constexpr, TILE_WORDS: tl.constexpr
 ):
     """int32 `pool`; `stride` in words."""
     tiles = tl.cdiv(stride, TILE_WORDS)
     total = tl.load(count) * tiles
     within = tl.arange(0, TILE_WORDS)
+    bank = tl.load(addresses + layer).to(tl.pointer_type(tl.int32))
     for tile in range(tl.program_id(0), total, BLOCKS):
-        row = fills + tile // tiles * 3
-        bank = tl.load(addresses + tl.load(row)).to(tl.pointer_type(tl.int32))
-        expert = tl.load(row + 1).to(tl.int64)
-        slot = tl.load(row + 2).to(tl.int64)
+        row = fills + tile // tiles * 2
+        expert = tl.load(row).to(tl.int64)
+        slot = tl.load(row + 1).to(tl.int64)
         at = tile % tiles * TILE_WORDS + within
         blob = tl.multiple_of(bank, 16) + expert * stride
         words = tl.load(blob + at, mask=at < stride)
         tl.store(pool + slot * stride + at, words, mask=at < stride)
 
 
-def gather_blobs(pool: Tensor, banks: Banks, fills: Tensor, count: Tensor) -> None:
+def gather_blobs(pool: Tensor, banks: Banks, layer: int, fills: Tensor, count: Tensor) -> None:
     """As engine.kernels.gather.gather_blobs, of strides that are multiples of 4 bytes; to be fast
     they are of 64, as every blob's is."""
     gather_kernel[(BLOCKS,)](
         pool.view(torch.int32),
         banks.addresses,
+        layer,
         fills,
         count,
         pool.shape[1] // 4,
@@ -61,7 +62,14 @@ AHEAD = (
     Ahead(
         "gather",
         gather_kernel,
-        {"pool": "*i32", "addresses": "*i64", "fills": "*i32", "count": "*i32", "stride": "i32"},
+        {
+            "pool": "*i32",
+            "addresses": "*i64",
+            "layer": "i32",
+            "fills": "*i32",
+            "count": "*i32",
+            "stride": "i32",
+        },
         {"BLOCKS": BLOCKS, "TILE_WORDS": TILE_WORDS},
         warps=WARPS,
         stages=1,
