@@ -110,6 +110,12 @@ def _decode(parser: argparse.ArgumentParser) -> None:
         help="the median of so many is shown (%(default)s)",
     )
     add("--alone", action="store_true", help="leave transformers out")
+    add(
+        "--sampled",
+        action="store_true",
+        help="draw tokens as chats do (temperature 1, top_k 20, top_p 0.95), after a prompt of its "
+        "own in each round; without transformers",
+    )
 
 
 def _run_decode(options: argparse.Namespace) -> Result:
@@ -128,6 +134,7 @@ def _run_decode(options: argparse.Namespace) -> Result:
         prompt_tokens=options.prompt_tokens,
         rounds=options.rounds,
         alone=options.alone,
+        sampled=options.sampled,
     )
 
 

@@ -7,6 +7,8 @@ import statistics
 import sys
 import time
 
+import msgspec
+
 from engine.errors import HeadraceError, UnsupportedModel
 from engine.formats.checkpoint import open_checkpoint
 from engine.memory.device import Device
@@ -18,31 +20,49 @@ from engine.runtime.bench_twin import Twin, transformers_version
 from engine.runtime.engine import Engine
 from engine.runtime.loading import compute_dtype, model_path
 
+CHAT = Sampling(temperature=1.0, top_k=20, top_p=0.95)
+GREEDY = Sampling(temperature=0.0)
+
 
 def measure_decode(
-    options: EngineOptions, *, tokens: int, prompt_tokens: int, rounds: int, alone: bool
+    options: EngineOptions,
+    *,
+    tokens: int,
+    prompt_tokens: int,
+    rounds: int,
+    alone: bool,
+    sampled: bool = False,
 ) -> Result:
     """Decode speed of one stream, `alone` or beside transformers on the same weights.
 
-    `tokens` of at least 2 are decoded after `prompt_tokens`, `rounds` times.
+    `tokens` of at least 2 are decoded after `prompt_tokens`, `rounds` times. They are the likeliest
+    ones after one prompt or, if `sampled`, drawn as CHAT says after a prompt of each round: alone.
     Raises what Engine.load raises, and HeadraceError if the model cannot hold the run.
     """
     _say(f"loading {options.model}")
     engine = Engine.load(options)
     device = engine.parts.device
     notes: list[str] = []
-    twin = None if alone else _twin(options, device, notes)
+    twin = None if alone or sampled else _twin(options, device, notes)
     draw = random.Random(1)
     vocabulary = engine.ready.vocab_size
-    prompt = [draw.randrange(vocabulary) for _ in range(prompt_tokens)]
+
+    def drawn() -> list[int]:
+        return [draw.randrange(vocabulary) for _ in range(prompt_tokens)]
+
+    prompt = drawn()
     # One short unmeasured round each: first calls build caches and touch memory.
     decode(engine, prompt, min(8, tokens))
     if twin is not None:
         twin.decode(prompt, min(8, tokens))
     ours, theirs, agree = [], [], 0
+    before = engine.stats()
     for number in range(1, rounds + 1):
         _say(f"round {number} of {rounds}")
-        made, speed = decode(engine, prompt, tokens)
+        sampling = GREEDY
+        if sampled:
+            prompt, sampling = drawn(), msgspec.structs.replace(CHAT, seed=number)
+        made, speed = decode(engine, prompt, tokens, sampling)
         ours.append(speed)
         if twin is not None:
             twin_tokens, speed = twin.decode(prompt, tokens)
@@ -50,6 +70,11 @@ def measure_decode(
             agree = _agreement(made, twin_tokens)
     if theirs:
         notes.append(f"The first {agree} of {tokens} greedy tokens are equal in both.")
+    after = engine.stats()
+    hits = after.expert_hits - before.expert_hits
+    misses = after.expert_misses - before.expert_misses
+    if hits + misses:
+        notes.append(f"{hits / (hits + misses):.1%} of the experts routed to were in a slot.")
     return Result(
         bench="decode",
         commit=bench_result.commit(),
@@ -61,11 +86,11 @@ def measure_decode(
     )
 
 
-def decode(engine: Engine, prompt: list[int], tokens: int) -> tuple[list[int], float]:
-    """Greedy `tokens` after the prompt, and tokens a second from the first to the last one."""
-    engine.submit(
-        Submit(request=0, tokens=prompt, max_tokens=tokens, sampling=Sampling(temperature=0))
-    )
+def decode(
+    engine: Engine, prompt: list[int], tokens: int, sampling: Sampling = GREEDY
+) -> tuple[list[int], float]:
+    """`tokens` after the prompt, and tokens a second from the first to the last one."""
+    engine.submit(Submit(request=0, tokens=prompt, max_tokens=tokens, sampling=sampling))
     produced: list[int] = []
     begin = 0.0
     while engine.has_work:

@@ -1,4 +1,4 @@
-"""Captured steps: one token of each of a few sequences, as one launch.
+"""Captured steps: one token of each of a few sequences, sampled too, as one launch.
 
 A graph for each number of sequences reads the same tensors: numbers that are copied in before every
 replay, and page tables, of which only what changed is written. Whatever a step does (routing, fills
@@ -13,10 +13,14 @@ from weakref import ReferenceType, ref
 import torch
 from torch import Tensor
 
+from engine.kernels.sampling import COLUMNS, sample_rows
 from engine.layers.step import DecodeRows
 from engine.runtime.parts import Parts
+from engine.runtime.sampling_row import SamplingRow
 from engine.scheduler.sequence import Plan, Sequence
 
+NOT_FINITE = -2
+"""In place of a token: the row's logits are not all numbers."""
 MOST_SEQUENCES = 8
 """Steps of more are computed layer by layer."""
 
@@ -33,6 +37,13 @@ class DecodeGraphs:
         self._numbers = torch.zeros((4, self.most), dtype=torch.int64, device=device)
         """Tokens, positions, lengths, rows of the state pool."""
         self._written = torch.zeros((4, self.most), dtype=torch.int64, pin_memory=True)
+        self._parameters = torch.zeros(
+            (self.most, len(COLUMNS)), dtype=torch.float64, device=device
+        )
+        self._parameters_written = torch.zeros(
+            (self.most, len(COLUMNS)), dtype=torch.float64, pin_memory=True
+        )
+        self._tokens = torch.zeros(self.most, dtype=torch.int64, pin_memory=True)
         self._pages = torch.zeros((self.most, pages), dtype=torch.int32, device=device)
         self._tables = [_Table() for _ in range(self.most)]
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
@@ -69,6 +80,11 @@ class DecodeGraphs:
         logits = parts.model.decode(rows, parts.kv, parts.states)
         if parts.experts is not None:
             parts.experts.end_step()
+        tokens = sample_rows(logits, self._parameters[:count])
+        # A NaN wins both searches, and no tensor as large as the logits is made for them.
+        sound = logits.amax(dim=-1).isfinite() & logits.amin(dim=-1).isfinite()
+        tokens = torch.where(sound, tokens, NOT_FINITE)
+        self._tokens[:count].copy_(tokens, non_blocking=True)
         return logits
 
     def hold(self, plan: Plan) -> bool:
@@ -81,21 +97,25 @@ class DecodeGraphs:
             and not self._waits(count)
         )
 
-    def run(self, plan: Plan) -> Tensor:
-        """Logits float32 [S, vocab] of the plan's sequences, valid until the next run. The caller
-        waits for the device before it runs another."""
+    def run(self, plan: Plan, rows: list[SamplingRow]) -> tuple[Tensor, list[int]]:
+        """Logits float32 [S, vocab] of the plan's sequences, valid until the next run, and their
+        tokens by each row's parameters alone: NOT_FINITE, or UNSETTLED, if there is none."""
         count = len(plan.pieces)
+        numbers, parameters = self._written.numpy(), self._parameters_written.numpy()
         for row, piece in enumerate(plan.pieces):
             sequence, place = piece.sequence, piece.start
-            numbers = (sequence.tokens[place], place, place + 1, sequence.row)
-            for line, number in enumerate(numbers):
-                self._written[line, row] = number
+            numbers[:, row] = sequence.tokens[place], place, place + 1, sequence.row
+            sampling = rows[row].sampling
+            filters = sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p
+            parameters[row] = *filters, rows[row].draw()
             self._tables[row].update(self._pages[row], sequence)
         self._numbers.copy_(self._written, non_blocking=True)
+        self._parameters.copy_(self._parameters_written, non_blocking=True)
         graph, logits = self._graphs[count]
         graph.replay()
         self.replays[count] += 1
-        return logits
+        torch.cuda.synchronize(logits.device)
+        return logits, self._tokens[:count].tolist()
 
 
 class _Table:

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 import torch
 
 from engine.errors import HeadraceError, StepFailed
+from engine.kernels.sampling import UNSETTLED
 from engine.messages import TokenLogprob
 from engine.runtime import faults
 from engine.runtime.debug import DebugFaults
-from engine.runtime.decode_graphs import DecodeGraphs
+from engine.runtime.decode_graphs import NOT_FINITE, DecodeGraphs
 from engine.runtime.grammar import TokenGrammar
 from engine.runtime.masks import MaskMaker, TokenMask
 from engine.runtime.parts import Parts
@@ -46,6 +47,11 @@ class Request:
         closes = self.thinking is not None and self.thinking.forced is not None
         return self.thinking if closes else self.grammar
 
+    @property
+    def plain(self) -> bool:
+        """Whether its token follows from logits, filters and draw alone."""
+        return not self.sampling.adjusts and self.allowed is None
+
 
 @dataclass
 class Outcome:
@@ -78,39 +84,44 @@ class StepRunner:
         sampling = [outcome for outcome in outcomes if outcome.piece.samples]
         making = self._masks.begin([requests[each.request].allowed for each in sampling])
         try:
-            logits = self._forward(plan)
+            logits, drawn = self._forward(plan, requests)
         finally:
             masks = making.result() if making is not None else None
         if not sampling:
             return outcomes
         good = []
-        # A NaN wins both searches, and no tensor as large as the logits is made for them.
-        sound = logits.amax(dim=-1).isfinite() & logits.amin(dim=-1).isfinite()
-        for row, finite in enumerate(sound.tolist()):
-            if not finite:
-                sampling[row].error = _not_a_number(sampling[row].piece)
+        for row, outcome in enumerate(sampling):
+            if drawn[row] == NOT_FINITE:
+                outcome.error = _not_a_number(outcome.piece)
             elif masks is not None and row in masks.errors:
-                sampling[row].error = masks.errors[row]
+                outcome.error = masks.errors[row]
             else:
                 good.append(row)
         words = masks.words.to(logits.device) if masks is not None else None
-        self._sample(logits, words, good, sampling, requests)
+        members = [requests[each.request] for each in sampling]
+        ready = [row for row in good if drawn[row] != UNSETTLED and members[row].plain]
+        self._tell(logits, ready, [drawn[row] for row in ready], sampling, members)
+        self._sample(logits, words, [row for row in good if row not in ready], sampling, requests)
         return outcomes
 
     def close(self) -> None:
         self._masks.close()
 
-    def _forward(self, plan: Plan) -> torch.Tensor:
-        parts = self._parts
+    def _forward(
+        self, plan: Plan, requests: Mapping[int, Request]
+    ) -> tuple[torch.Tensor, list[int]]:
+        """Logits of the rows that sample, and for each a token, NOT_FINITE or UNSETTLED."""
         self._debug.apply(plan)
         if self._graphs is not None and self._graphs.hold(plan):
-            logits = self._graphs.run(plan)
-        else:
-            logits = self._by_layers(plan)
-        if parts.device.kind == "cuda":
+            rows = [requests[piece.sequence.request].sampling for piece in plan.pieces]
+            return self._graphs.run(plan, rows)
+        logits = self._by_layers(plan)
+        if self._parts.device.kind == "cuda":
             # A fault of this step's kernels must surface in this step, and its time be its own.
-            torch.cuda.synchronize(parts.device.torch)
-        return logits
+            torch.cuda.synchronize(self._parts.device.torch)
+        # A NaN wins both searches, and no tensor as large as the logits is made for them.
+        sound = logits.amax(dim=-1).isfinite() & logits.amin(dim=-1).isfinite()
+        return logits, [UNSETTLED if finite else NOT_FINITE for finite in sound.tolist()]
 
     def _by_layers(self, plan: Plan) -> torch.Tensor:
         parts = self._parts
@@ -152,10 +163,33 @@ class StepRunner:
             logger.exception("sampling for request %d failed", request)
             outcomes[rows[0]].error = faults.request_fault(error, request)
             return
-        for row, token, (logprob, top) in zip(rows, tokens, told, strict=True):
-            outcomes[row].token = token
-            outcomes[row].logprob = logprob
-            outcomes[row].top = top
+        _fill_in(outcomes, rows, tokens, told)
+
+    def _tell(
+        self,
+        logits: torch.Tensor,
+        rows: list[int],
+        tokens: list[int],
+        outcomes: list[Outcome],
+        members: list[Request],
+    ) -> None:
+        """Fill in tokens that the device has sampled, and the logprobs asked for."""
+        wanted = [members[row].logprobs for row in rows]
+        if any(count >= 0 for count in wanted):
+            told = logprobs(logits[rows], tokens, wanted)
+        else:
+            told = [(None, [])] * len(rows)
+        _fill_in(outcomes, rows, tokens, told)
+
+
+def _fill_in(
+    outcomes: list[Outcome],
+    rows: list[int],
+    tokens: list[int],
+    told: list[tuple[float | None, list[TokenLogprob]]],
+) -> None:
+    for row, token, (logprob, top) in zip(rows, tokens, told, strict=True):
+        outcomes[row].token, outcomes[row].logprob, outcomes[row].top = token, logprob, top
 
 
 def _not_a_number(piece: Piece) -> StepFailed:

@@ -13,7 +13,8 @@ from engine.context.batch import SequenceSlice
 from engine.kernels import attention
 from engine.kernels.gpu.attention import attend, attention_tables, paged_attention
 from engine.kernels.gpu.attention_decode import decode_attention
-from engine.kernels.gpu.sampling import UNSETTLED, sample_rows
+from engine.kernels.gpu.sampling import sample_rows
+from engine.kernels.sampling import UNSETTLED
 from engine.messages import Sampling
 from engine.runtime.sampler import sample
 from engine.runtime.sampling_row import SamplingRow

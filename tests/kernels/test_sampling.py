@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from engine.kernels.gpu import sampling
-from engine.kernels.gpu.sampling import UNSETTLED, sample_rows
+from engine.kernels.gpu.sampling import sample_rows
+from engine.kernels.sampling import UNSETTLED
 from engine.messages import Sampling
 from engine.runtime.sampler import sample
 from engine.runtime.sampling_row import SamplingRow

@@ -50,6 +50,15 @@ def test_slots_are_in_the_name(moe_model: Path, capsys: pytest.CaptureFixture[st
     assert "decode sim 50% float32" in capsys.readouterr().out
 
 
+def test_tokens_may_be_drawn_and_hits_are_told(
+    moe_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--model", str(moe_model), "--tokens", "6", "--rounds", "2", "--threads", "1"]
+    assert run_decode([*arguments, "--device", "sim", "--sampled", "--moe-cache-rate", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "of the experts routed to were in a slot" in printed and "transformers" not in printed
+
+
 def test_without_transformers_it_says_so(
     dense_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,12 +15,10 @@ from torch import Tensor
 
 from engine.kernels.gpu.ahead import Ahead
 from engine.kernels.gpu.ranking import LOWEST, index_of, ranked, value_of
+from engine.kernels.sampling import COLUMNS
 
 MOST = 64
 """Tokens that filters may keep."""
-UNSETTLED = -1
-COLUMNS = ("temperature", "top_k", "top_p", "min_p", "draw")
-"""Of a row's parameters."""
 _BLOCK = 2048
 
 
@@ -196,10 +194,7 @@ def _passed(weight, target, places):
 
 
 def sample_rows(logits: Tensor, parameters: Tensor) -> Tensor:
-    """A token for each row of logits [S, V], after bias, penalties and mask: int64 [S].
-
-    parameters float64 [S, 5] has COLUMNS: temperature 0 takes the likeliest token, top_k 0, top_p 1
-    and min_p 0 filter nothing, the draw is a uniform number in [0, 1). Exact where top_k is 1 to
+    """As engine.kernels.sampling.sample_rows. Exact where top_k is 1 to
     MOST, where nothing filters, and where top_p or min_p alone keep fewer than MOST tokens. Any
     other row, and one whose logits are all -inf, is UNSETTLED: engine.runtime.sampler answers for
     it. A CUDA graph may hold this call.
