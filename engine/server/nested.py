@@ -9,8 +9,9 @@ from engine.chat.conversation import Message
 from engine.errors import InvalidRequest
 from engine.server.bodies import unsupported
 
-HARMLESS = frozenset({"type", "cache_control", "citations", "annotations", "logprobs"})
-"""Of every part: its type, a hint about caching, and what an answer's text came with."""
+HARMLESS = frozenset({"type", "cache_control", "citations", "annotations", "logprobs", "parsed"})
+"""Of every part: its type, a hint about caching, what an answer's text came with, and what a client
+has read it as."""
 
 
 def refuse_unknown(value: dict[str, Any], where: str, known: Collection[str]) -> None:

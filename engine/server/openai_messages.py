@@ -41,6 +41,8 @@ class UserTurn(_Turn, tag="user", kw_only=True):
 class CalledFunction(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     name: str
     arguments: str | dict[str, Any] = "{}"
+    parsed_arguments: Any = None
+    """The same, as OpenAI's client has read them for its program."""
 
 
 class ToolCall(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -59,8 +61,10 @@ class AssistantTurn(_Turn, tag="assistant", kw_only=True):
     reasoning_content: str = ""
     reasoning: str = ""
     refusal: str = ""
-    # Replayed parts of an answer that carry no text of their own.
+    # Replayed parts of an answer that carry no text of their own; `parsed` is what OpenAI's client
+    # has read the content as.
     annotations: list[Any] = []
+    parsed: Any = None
     reasoning_details: list[Any] = []
     thinking_blocks: list[Any] = []
     audio: Any = None
