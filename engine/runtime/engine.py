@@ -102,8 +102,8 @@ class Engine:
             submit.sampling, submit.tokens, limits.vocab_size, self.parts.device.torch
         )
         self._requests[submit.request] = Request(row, submit.logprobs, time.monotonic())
-        if submit.grammar:
-            self._grammars.enter(sequence, submit.grammar)
+        if submit.compiles:
+            self._grammars.enter(sequence, submit)
 
     def cancel(self, request: int) -> None:
         """Give up a request, wherever it stands. Nothing happens if it has ended already."""

@@ -48,6 +48,8 @@ class Generation:
     """Makes what tells text, reasoning and calls apart; None: all output is text."""
     grammar: str = ""
     """As in Submit: what the output may be."""
+    compiled_beside: tuple[str, ...] = ()
+    """As in Submit: grammars that must compile too."""
     one_call: bool = False
     """The answer ends after its first tool call."""
     only_calls: bool = False
@@ -92,6 +94,7 @@ async def generate(
             stop_tokens=list(generation.stop_tokens),
             logprobs=generation.logprobs,
             grammar=generation.grammar,
+            compiled_beside=list(generation.compiled_beside),
         )
     )
     output = Output(

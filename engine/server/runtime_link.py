@@ -180,7 +180,7 @@ class RuntimeLink:
         """Start a request; its number is chosen here. Raises RuntimeUnavailable, RuntimeDied."""
         if self.state != "ready":
             raise self.unavailable()
-        if submit.grammar:
+        if submit.compiles:
             await self._teach()
         number = next(self._numbers)
         stream = RequestStream(self, number)
