@@ -17,6 +17,7 @@ from engine.server import (
     anthropic,
     completions,
     control,
+    metrics,
     models,
     openai,
     openapi,
@@ -33,8 +34,8 @@ from engine.server.service import Service
 _WITHOUT_VERSION = ("/chat/completions", "/completions", "/responses", "/messages", "/models")
 access_log = logging.getLogger("headrace.access")
 
-_POLLED = ("/health", "/v1/engine/")
-"""Asked for every second by the app; logged only where something changes."""
+_POLLED = ("/health", "/metrics", "/v1/engine/")
+"""Asked for again and again by the app and by monitoring; logged only where something changes."""
 
 
 def create_app(
@@ -67,6 +68,7 @@ def create_app(
     offered = [
         *serving,
         *models.routes(service),
+        *metrics.routes(service),
         *control.routes(service, ownership, end),
     ]
     app = Starlette(

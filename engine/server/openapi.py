@@ -54,6 +54,8 @@ class Operation:
     streams: bool = False
     """Whether the answer can be server-sent events."""
     only_streams: bool = False
+    text: bool = False
+    """Whether the answer is plain text."""
     query: dict[str, Any] = field(default_factory=dict)
     """Schemas of parameters in the query."""
     control: bool = False
@@ -100,6 +102,7 @@ OPERATIONS = {
     ("GET", "/"): _HEALTH,
     ("GET", "/health"): _HEALTH,
     ("GET", "/openapi.json"): Operation("This document"),
+    ("GET", "/metrics"): Operation("Live figures as Prometheus reads them", text=True),
     ("GET", "/v1/engine/stats"): Operation("Live figures", Stats),
     ("GET", "/v1/engine/stats/stream"): Operation(
         "Live figures as server-sent events", only_streams=True, query={"interval": _INTERVAL}
@@ -177,7 +180,9 @@ def _offered(routes: Sequence[Route]) -> Iterator[tuple[str, str]]:
 def _described(path: str, operation: Operation, schema_of: dict[Any, Any]) -> dict[str, Any]:
     answer = schema_of[operation.answer] if operation.answer else {"type": "object"}
     error = schema_of[answers.AnthropicError if is_anthropic(path) else answers.Error]
-    content = {} if operation.only_streams else _json(answer)
+    content = {} if operation.only_streams or operation.text else _json(answer)
+    if operation.text:
+        content["text/plain"] = {"schema": {"type": "string"}}
     if operation.streams or operation.only_streams:
         # OpenAPI 3.1 has no word for the schema of each event.
         content["text/event-stream"] = {}
