@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -31,6 +32,8 @@ from engine.server.recording import Recorder
 from engine.server.security import Security
 from engine.server.service import Service
 
+_NO_ID = re.compile(r"/v1/responses/(?!resp_)[^/]*")
+"""What is no response, though it stands where one would: `compact`, say."""
 _WITHOUT_VERSION = ("/chat/completions", "/completions", "/responses", "/messages", "/models")
 access_log = logging.getLogger("headrace.access")
 
@@ -88,17 +91,17 @@ def create_app(
 
 async def _typed(request: Request, error: Exception) -> Response:
     assert isinstance(error, HeadraceError)  # registered for it
-    return error_response(request.url.path, error)
+    return error_response(request.scope, error)
 
 
 async def _http(request: Request, error: Exception) -> Response:
     """Starlette's own refusals (unknown path, wrong method), in the protocol's shape."""
     assert isinstance(error, HTTPException)  # registered for it
     path = request.url.path
-    if error.status_code == 405:
+    if error.status_code == 405 and not _NO_ID.fullmatch(path):
         allowed = (error.headers or {}).get("Allow", "")
         answer = error_response(
-            path, MethodNotAllowed(f"{request.method} is not offered at {path}.")
+            request.scope, MethodNotAllowed(f"{request.method} is not offered at {path}.")
         )
         if allowed:
             answer.headers["Allow"] = allowed
@@ -111,7 +114,7 @@ async def _http(request: Request, error: Exception) -> Response:
     elif "//" in path or path.endswith("/"):
         hint = "The path has a slash too many: the base URL should not end in one."
     return error_response(
-        path, NotFound(f"There is nothing at {request.method} {path}.", hint=hint)
+        request.scope, NotFound(f"There is nothing at {request.method} {path}.", hint=hint)
     )
 
 
@@ -122,7 +125,7 @@ async def _hung_up(_request: Request, _error: Exception) -> Response:
 async def _unexpected(request: Request, _error: Exception) -> Response:
     """A mistake of the server's own; Starlette raises it again, so that it is logged."""
     return error_response(
-        request.url.path,
+        request.scope,
         HeadraceError("The server made a mistake with this request; its log has the details."),
     )
 

@@ -16,6 +16,7 @@ from http import HTTPStatus
 from typing import Literal
 
 import h11
+from starlette.datastructures import Headers
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from engine.errors import HeadraceError
@@ -170,14 +171,14 @@ class Connection(H11Protocol):
         self._set_clock(None)
         self._unset_keepalive_if_required()
         self._refused = True
-        path = self._path()
+        path, headers = self._asked()
         if self.conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.close()
             return
-        body = error_content(path, error)
+        body = error_content(path, error, headers)
         phrase = HTTPStatus(error.status).phrase
         headers = [
             ("content-type", "application/json"),
@@ -195,9 +196,10 @@ class Connection(H11Protocol):
             self.transport.write_eof()
         self.loop.call_later(LINGER_S, self.transport.abort)
 
-    def _path(self) -> str:
-        """Of the request at fault, as far as it came."""
+    def _asked(self) -> tuple[str, Headers]:
+        """Path and headers of the request at fault, as far as they came."""
         if self.conn.their_state is h11.SEND_BODY or self.conn.our_state is h11.SEND_RESPONSE:
-            return str(self.scope["path"])
+            return str(self.scope["path"]), Headers(scope=self.scope)
         words = self.conn.trailing_data[0][:1024].split(b" ", 2)
-        return words[1].partition(b"?")[0].decode("latin-1") if len(words) > 1 else ""
+        path = words[1].partition(b"?")[0].decode("latin-1") if len(words) > 1 else ""
+        return path, Headers()

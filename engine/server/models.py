@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -32,7 +33,10 @@ class Models:
         return json_response({"object": "list", "data": [entry], **ends})
 
     async def model(self, request: Request) -> Response:
-        self._service.check_model(request.path_params["model"])
+        name = request.path_params["model"]
+        if not name:
+            raise HTTPException(404)  # a slash too many, of which the hint tells
+        self._service.check_model(name)
         return json_response(self._entry())
 
     def _entry(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from engine.server.bodies import LARGEST
 from engine.server.choices import MAX_CHOICES
 from engine.server.completions_requests import CompletionRequest
 from engine.server.control import MAX_INTERVAL_S, MIN_INTERVAL_S, Owner
-from engine.server.http import is_anthropic, json_response
+from engine.server.http import json_response, shapes
 from engine.server.openai_common import MAX_TOP_LOGPROBS
 from engine.server.openai_requests import ChatRequest
 from engine.server.responses_requests import InputTokensRequest, ResponsesRequest
@@ -179,7 +179,8 @@ def _offered(routes: Sequence[Route]) -> Iterator[tuple[str, str]]:
 
 def _described(path: str, operation: Operation, schema_of: dict[Any, Any]) -> dict[str, Any]:
     answer = schema_of[operation.answer] if operation.answer else {"type": "object"}
-    error = schema_of[answers.AnthropicError if is_anthropic(path) else answers.Error]
+    errors = [schema_of[answers.AnthropicError if each else answers.Error] for each in shapes(path)]
+    error = errors[0] if len(errors) == 1 else {"anyOf": errors}
     content = {} if operation.only_streams or operation.text else _json(answer)
     if operation.text:
         content["text/plain"] = {"schema": {"type": "string"}}

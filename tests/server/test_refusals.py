@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.errors import ModelFilesError
 from engine.server.http import anthropic_error, openai_error
-from tests.server.running import Server
+from tests.server.running import Server, running
 from tests.server.tiny_model import CONTEXT
 
 USER = {"role": "user", "content": "hi"}
@@ -257,3 +258,58 @@ def test_a_text_that_is_not_unicode_is_refused_before_the_stream(server: Server)
     body = json.dumps({"model": server.model, "messages": [USER], "stream": True})
     answer = server.http.post(CHAT, content=body.replace("hi", "cut \\ude00 here"))
     assert answer.status_code == 400 and "Error" not in answer.text
+
+
+ANTHROPIC = ({"anthropic-version": "2023-06-01"}, {"x-api-key": "any"})
+OPENAI: tuple[dict[str, str], ...] = (
+    {},
+    {"authorization": "Bearer any"},
+    {"authorization": "Bearer any", "x-api-key": "any"},
+)
+SHARED = [
+    ("GET", "/v1/models/claude"),
+    ("GET", "/v1/models/"),
+    ("POST", "/v1/models"),
+    ("POST", "/v1/v1/messages"),
+    ("POST", "/messages"),
+    ("GET", "/v1/files"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), SHARED)
+def test_paths_of_no_protocol_answer_in_the_client_s(
+    server: Server, method: str, path: str
+) -> None:
+    for headers in ANTHROPIC:
+        answer = server.http.request(method, path, headers=headers)
+        assert answer.status_code in (404, 405)
+        assert answer.json()["type"] == "error" and answer.json()["error"]["type"]
+    for headers in OPENAI:
+        answer = server.http.request(method, path, headers=headers)
+        assert "type" not in answer.json() and answer.json()["error"]["code"]
+
+
+def test_paths_of_a_protocol_answer_in_its_own_shape(server: Server) -> None:
+    for headers in (*ANTHROPIC, *OPENAI):
+        for path in (CHAT, TEXT, "/v1/responses", "/v1/tokenize"):
+            assert "type" not in server.http.post(path, json={}, headers=headers).json()
+        assert server.http.post(MESSAGES, json={}, headers=headers).json()["type"] == "error"
+
+
+def test_a_key_that_is_wrong_is_told_in_the_client_s_shape(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    with running(tiny_model, tmp_path, "--api-key", "secret", ready=False) as server:
+        answer = server.http.get("/v1/models", headers={"x-api-key": "other"})
+        assert answer.status_code == 401
+        assert answer.json()["error"]["type"] == "authentication_error"
+        assert answer.json()["type"] == "error"
+        bearer = server.http.get("/v1/models", headers={"authorization": "Bearer other"})
+        assert bearer.json()["error"]["code"] == "invalid_api_key"
+
+
+def test_what_is_no_response_is_not_found(server: Server) -> None:
+    assert server.http.post("/v1/responses/compact", json={}).status_code == 404
+    answer = server.http.post("/v1/responses/resp_1", json={})
+    assert answer.status_code == 405
+    assert {*answer.headers["allow"].split(", ")} == {"DELETE", "GET", "HEAD"}

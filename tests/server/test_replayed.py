@@ -182,6 +182,11 @@ def test_a_schema_that_allows_everything(hermes: Speaker) -> None:
 
 
 def test_a_slash_too_many_is_told(hermes: Speaker) -> None:
-    for path in ("/v1//chat/completions", f"{CHAT}/"):
-        answer = hermes.server.http.post(path, json={})
+    for method, path in (
+        ("POST", "/v1//chat/completions"),
+        ("POST", f"{CHAT}/"),
+        ("GET", "/v1/models/"),
+        ("GET", "/health/"),
+    ):
+        answer = hermes.server.http.request(method, path)
         assert answer.status_code == 404 and "slash" in answer.json()["error"]["message"]
