@@ -63,7 +63,7 @@ class Responses:
         )
         body.check()
         before, sent = self._items(body)
-        messages = conversation(body.instructions, [*before, *sent])
+        messages = conversation(body.instructions, before, sent)
         service.check_model(body.model)
         text, ready = await service.ready()
         tools = body.response_tools()
@@ -106,7 +106,7 @@ class Responses:
         )
         body.check()
         before, sent = self._items(body)
-        messages = conversation(body.instructions, [*before, *sent])
+        messages = conversation(body.instructions, before, sent)
         service.check_model(body.model)
         text = await service.text()
         with service.served(), _about_input():

@@ -26,12 +26,15 @@ def sealed(reasoning: str) -> str:
     return _SEALED + base64.b64encode(reasoning.encode()).decode()
 
 
-def conversation(instructions: str, items: Sequence[Item]) -> list[Message]:
-    """The messages. Raises InvalidRequest naming the item at fault."""
+def conversation(instructions: str, before: Sequence[Item], sent: Sequence[Item]) -> list[Message]:
+    """The messages. `before`: the conversation that a stored response ended. Raises InvalidRequest
+    naming the item at fault of those that were `sent`."""
     reading = _Reading()
     if instructions:
         reading.messages.append({"role": "system", "content": instructions})
-    for index, item in enumerate(items):
+    for item in before:
+        reading.take(item, "previous_response_id")
+    for index, item in enumerate(sent):
         reading.take(item, f"input[{index}]")
     reading.flush()
     return reading.messages
@@ -43,6 +46,8 @@ class _Reading:
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self._answer: Message = {}
+        self._calls: set[str] = set()
+        """Ids of those made so far."""
 
     def flush(self) -> None:
         if self._answer:
@@ -65,14 +70,7 @@ class _Reading:
             case "custom_tool_call":
                 self._call(item, where, {"input": _text(item, "input", where)})
             case "function_call_output" | "custom_tool_call_output":
-                self.flush()
-                self.messages.append(
-                    {
-                        "role": "tool",
-                        "tool_call_id": _text(item, "call_id", where),
-                        "content": _content(item.get("output"), f"{where}.output"),
-                    }
-                )
+                self._result(item, where)
             case _ if kind not in _SILENT:
                 raise InvalidRequest(
                     f"{where} is of type {kind!r}, which is not supported.", param=where
@@ -93,12 +91,25 @@ class _Reading:
             self.flush()
         self._answer["content"] = content
 
+    def _result(self, item: Item, where: str) -> None:
+        call = _text(item, "call_id", where)
+        if call not in self._calls:
+            raise InvalidRequest(  # in the words of the service
+                f"No tool call found for function call output with call_id {call}.",
+                param=f"{where}.call_id",
+            )
+        self.flush()
+        content = _content(item.get("output"), f"{where}.output")
+        self.messages.append({"role": "tool", "tool_call_id": call, "content": content})
+
     def _call(self, item: Item, where: str, arguments: dict[str, Any]) -> None:
         namespace = item.get("namespace")
         name = full_name(_text(item, "name", where), str(namespace or ""))
+        call = _text(item, "call_id", where)
+        self._calls.add(call)
         self._answer.setdefault("tool_calls", []).append(
             {
-                "id": _text(item, "call_id", where),
+                "id": call,
                 "type": "function",
                 "function": {"name": name, "arguments": arguments},
             }
