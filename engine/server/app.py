@@ -28,6 +28,7 @@ from engine.server import (
 from engine.server.http import HUNG_UP, MethodNotAllowed, NotFound, error_response
 from engine.server.keys import KeyRing
 from engine.server.ownership import Ownership
+from engine.server.queries import KnownQuery
 from engine.server.recording import Recorder
 from engine.server.security import Security
 from engine.server.service import Service
@@ -74,8 +75,11 @@ def create_app(
         *metrics.routes(service),
         *control.routes(service, ownership, end),
     ]
+    offered.append(openapi.route(offered))
+    for route in offered:
+        route.app = KnownQuery(route.app, openapi.queries(route))
     app = Starlette(
-        routes=[*offered, openapi.route(offered)],
+        routes=offered,
         exception_handlers=handlers,
     )
     app.router.redirect_slashes = False

@@ -171,14 +171,14 @@ class Connection(H11Protocol):
         self._set_clock(None)
         self._unset_keepalive_if_required()
         self._refused = True
-        path, headers = self._asked()
+        path, sent = self._asked()
         if self.conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.close()
             return
-        body = error_content(path, error, headers)
+        body = error_content(path, error, sent)
         phrase = HTTPStatus(error.status).phrase
         headers = [
             ("content-type", "application/json"),
@@ -199,7 +199,7 @@ class Connection(H11Protocol):
     def _asked(self) -> tuple[str, Headers]:
         """Path and headers of the request at fault, as far as they came."""
         if self.conn.their_state is h11.SEND_BODY or self.conn.our_state is h11.SEND_RESPONSE:
-            return str(self.scope["path"]), Headers(scope=self.scope)
+            return str(self.scope["path"]), Headers(raw=list(self.scope["headers"]))
         words = self.conn.trailing_data[0][:1024].split(b" ", 2)
         path = words[1].partition(b"?")[0].decode("latin-1") if len(words) > 1 else ""
         return path, Headers()

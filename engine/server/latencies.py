@@ -8,7 +8,7 @@ _WAIT = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0
 _TOKEN = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _REQUEST = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 
-disable_created_metrics()  # a further series for each, which says when this server was started
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a further series for each, which says when this server was started
 
 
 class Latencies:

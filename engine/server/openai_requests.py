@@ -11,7 +11,7 @@ from engine.chat.templates import Ending
 from engine.errors import InvalidRequest
 from engine.server.bodies import in_range
 from engine.server.nested import refuse_held
-from engine.server.openai_common import MAX_TOP_LOGPROBS, CommonFields
+from engine.server.openai_common import MAX_TOP_LOGPROBS, CommonFields, Verbosity
 from engine.server.openai_messages import ChatMessage, ending_of
 from engine.server.openai_tools import tool_use_of
 from engine.server.tool_use import ToolUse
@@ -45,11 +45,11 @@ class ChatRequest(CommonFields, kw_only=True):
     # Harmless.
     prediction: Any = None
     """Speeds up, by definition without changing the answer."""
+    verbosity: Verbosity = "medium"
     # Refused unless they ask for what happens anyway.
     functions: list[dict[str, Any]] = msgspec.field(default_factory=list)
     function_call: str | dict[str, Any] = "auto"
     modalities: list[str] = msgspec.field(default_factory=lambda: ["text"])
-    verbosity: str = "medium"
     audio: Any = None
     web_search_options: Any = None
 
@@ -76,7 +76,6 @@ class ChatRequest(CommonFields, kw_only=True):
         refuse_held(continued=self.ending == "continued", held=held, param="continue_final_message")
         for name, value, only in (
             ("modalities", self.modalities, ["text"]),
-            ("verbosity", self.verbosity, "medium"),
             ("audio", self.audio, None),
             ("web_search_options", self.web_search_options, None),
         ):

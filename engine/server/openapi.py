@@ -21,8 +21,10 @@ from engine.server.choices import MAX_CHOICES
 from engine.server.completions_requests import CompletionRequest
 from engine.server.control import MAX_INTERVAL_S, MIN_INTERVAL_S, Owner
 from engine.server.http import json_response, shapes
+from engine.server.models import MAX_MODELS
 from engine.server.openai_common import MAX_TOP_LOGPROBS
 from engine.server.openai_requests import ChatRequest
+from engine.server.responses import ITEMS, MAX_ITEMS
 from engine.server.responses_requests import InputTokensRequest, ResponsesRequest
 from engine.server.tokens import DetokenizeRequest, TokenizeRequest
 
@@ -31,6 +33,21 @@ _DESCRIPTION = (
     "`stream: true` an answer is server-sent events, in the shapes of the protocol."
 )
 _INTERVAL = {"type": "number", "minimum": MIN_INTERVAL_S, "maximum": MAX_INTERVAL_S, "default": 1}
+_TEXT = {"type": "string"}
+_BETA = {"beta": _TEXT}
+"""Anthropic's client says so of what it calls beta."""
+_ITEMS = {
+    "limit": {"type": "integer", "minimum": 1, "maximum": MAX_ITEMS, "default": ITEMS},
+    "order": {"enum": ["desc", "asc"], "default": "desc"},
+    "after": _TEXT,
+}
+_MODELS = {
+    "limit": {"type": "integer", "minimum": 1, "maximum": MAX_MODELS},
+    "after_id": _TEXT,
+    "before_id": _TEXT,
+}
+_CLIENT = {"client_version": _TEXT}
+"""Codex says so which one it is."""
 _BOUNDS = {
     **RANGES,
     "n": (1, MAX_CHOICES),
@@ -81,20 +98,24 @@ OPERATIONS = {
     ("POST", "/v1/responses/input_tokens"): Operation(
         "How many tokens a request's prompt has", answers.InputTokens, InputTokensRequest
     ),
-    ("GET", "/v1/responses/{id}"): Operation("A response that is kept", answers.ModelResponse),
+    ("GET", "/v1/responses/{id}"): Operation(
+        "A response that is kept", answers.ModelResponse, query={"stream": {"const": "false"}}
+    ),
     ("DELETE", "/v1/responses/{id}"): Operation("Forget a response", answers.DeletedResponse),
     ("GET", "/v1/responses/{id}/input_items"): Operation(
-        "What a response answered", answers.InputItems
+        "What a response answered", answers.InputItems, query=_ITEMS
     ),
     ("POST", "/v1/responses/{id}/cancel"): Operation("Refused: nothing runs in the background"),
     ("POST", "/v1/messages"): Operation(
-        "Anthropic messages", answers.Message, MessagesRequest, streams=True
+        "Anthropic messages", answers.Message, MessagesRequest, streams=True, query=_BETA
     ),
     ("POST", "/v1/messages/count_tokens"): Operation(
-        "How many tokens a request's prompt has", answers.MessageTokens, CountRequest
+        "How many tokens a request's prompt has", answers.MessageTokens, CountRequest, query=_BETA
     ),
-    ("GET", "/v1/models"): Operation("The model that is served", answers.ModelList),
-    ("GET", "/v1/models/{model}"): Operation("The same by its name", answers.Model),
+    ("GET", "/v1/models"): Operation(
+        "The model that is served", answers.ModelList, query={**_MODELS, **_BETA, **_CLIENT}
+    ),
+    ("GET", "/v1/models/{model}"): Operation("The same by its name", answers.Model, query=_BETA),
     ("POST", "/v1/tokenize"): _TOKENIZE,
     ("POST", "/tokenize"): _TOKENIZE,
     ("POST", "/v1/detokenize"): _DETOKENIZE,
@@ -117,6 +138,11 @@ OPERATIONS = {
         "End the server", answers.Stopping, status=202, control=True
     ),
 }
+
+
+def queries(route: Route) -> dict[str, frozenset[str]]:
+    """The parameters that a query can have, by the methods of a route."""
+    return {method: frozenset(OPERATIONS[method, path].query) for method, path in _offered([route])}
 
 
 def route(routes: Sequence[Route]) -> Route:

@@ -36,12 +36,12 @@ class RequestStream:
         match event:
             case Admitted():
                 latencies.queue.observe(now - self._began)
-            case Sampled() if self._sampled_at is None:
-                latencies.first_token.observe(now - self._began)
-                self._sampled_at = now
             case Sampled():
-                latencies.next_token.observe(now - self._sampled_at)
-                self._sampled_at = now
+                before, self._sampled_at = self._sampled_at, now
+                if before is None:
+                    latencies.first_token.observe(now - self._began)
+                else:
+                    latencies.next_token.observe(now - before)
             case Finished(reason="stop" | "length"):
                 latencies.request.observe(now - self._began)
 

@@ -28,6 +28,7 @@ from engine.server.generation import (
 )
 from engine.server.http import HUNG_UP, EventStream, json_response, unless_hung_up
 from engine.server.output import Delta
+from engine.server.queries import one_of, whole
 from engine.server.recording import note_unseen
 from engine.server.responses_answers import JsonObject, ResponseAnswer
 from engine.server.responses_input import Item, conversation
@@ -38,6 +39,8 @@ from engine.server.turns import Turn, prepared, rendered
 
 _NESTED = ("input", "tools", "reasoning", "text", "stream_options", "tool_choice")
 UNBOUNDED = 1 << 40
+ITEMS, MAX_ITEMS = 20, 100
+"""Of a response's input that are listed at once."""
 
 
 def routes(service: Service) -> list[Route]:
@@ -124,18 +127,36 @@ class Responses:
         if request.method == "DELETE":
             self._store.delete(id_)
             return json_response({"id": id_, "object": "response", "deleted": True})
-        return json_response(self._store.get(id_).response)
+        kept = self._store.get(id_).response
+        if one_of(request.query_params, "stream", ("false", "true"), "false") == "true":
+            raise InvalidRequest(
+                "A response that is kept is not streamed again.",
+                hint="Leave stream out: it is told as a whole.",
+                param="stream",
+            )
+        return json_response(kept)
 
     async def input_items(self, request: Request) -> Response:
         sent = self._store.get(request.path_params["id"]).input
+        query = request.query_params
+        limit = whole(query, "limit", ITEMS, 1, MAX_ITEMS)
         items = [
             {"id": f"item_{index}", "type": "message", **each} for index, each in enumerate(sent)
         ]
+        if one_of(query, "order", ("desc", "asc"), "desc") == "desc":
+            items.reverse()
+        if "after" in query:
+            ids = [item["id"] for item in items]
+            if query["after"] not in ids:
+                raise InvalidRequest("after names no item of this response.", param="after")
+            items = items[ids.index(query["after"]) + 1 :]
+        page = items[:limit]
         ends = {
-            "first_id": items[0]["id"] if items else None,
-            "last_id": items[-1]["id"] if items else None,
+            "first_id": page[0]["id"] if page else None,
+            "last_id": page[-1]["id"] if page else None,
         }
-        return json_response({"object": "list", "data": items[::-1], "has_more": False, **ends})
+        more = len(items) > limit
+        return json_response({"object": "list", "data": page, "has_more": more, **ends})
 
     async def cancel(self, request: Request) -> Response:
         self._store.get(request.path_params["id"])

@@ -12,7 +12,7 @@ from engine.errors import InvalidRequest
 from engine.messages import Sampling
 from engine.server.answer_formats import answer_format
 from engine.server.bodies import in_range, sampling_in_range
-from engine.server.openai_common import MAX_TOP_LOGPROBS, StreamOptions, chosen_sampling
+from engine.server.openai_common import MAX_TOP_LOGPROBS, StreamOptions, Verbosity, chosen_sampling
 from engine.server.responses_tools import ResponseTools, response_tools
 
 ENCRYPTED = "reasoning.encrypted_content"
@@ -30,8 +30,7 @@ class Reasoning(msgspec.Struct, frozen=True, kw_only=True):
 
 class TextOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     format: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "text"})
-    verbosity: str = "medium"
-    """A hint that no template knows."""
+    verbosity: Verbosity = "medium"
 
 
 class InputTokensRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
