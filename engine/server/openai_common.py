@@ -56,9 +56,9 @@ class CommonFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     min_p: float | None = None
     repetition_penalty: float | None = None
     ignore_eos: bool = False
-    regex: str = ""
+    regex: str | None = None
     """What the answer must match, as a whole."""
-    grammar: str = ""
+    grammar: str | None = None
     """The same as a Lark grammar with a rule `start`."""
     # Harmless: they label or route a request, or hint at caching, and never touch the answer.
     user: str = ""

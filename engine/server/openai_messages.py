@@ -105,10 +105,12 @@ def ending_of(
 
 
 def _message(turn: ChatMessage, where: str) -> Message:
-    role = str(turn.__struct_config__.tag)
+    role, content, thoughts = str(turn.__struct_config__.tag), turn.content, ""
+    if isinstance(turn, AssistantTurn):
+        content, thoughts = without_thinking(content, f"{where}.content")
     message: Message = {
         "role": "tool" if role == "function" else role,
-        "content": plain_text(turn.content, f"{where}.content"),
+        "content": plain_text(content, f"{where}.content"),
     }
     if turn.name:
         message["name"] = turn.name
@@ -117,8 +119,8 @@ def _message(turn: ChatMessage, where: str) -> Message:
     if isinstance(turn, AssistantTurn):
         if not message["content"] and turn.refusal:
             message["content"] = turn.refusal
-        if turn.reasoning_content or turn.reasoning:
-            message["reasoning_content"] = turn.reasoning_content or turn.reasoning
+        if reasoning := turn.reasoning_content or turn.reasoning or thoughts:
+            message["reasoning_content"] = reasoning
         calls = list(turn.tool_calls)
         if turn.function_call is not None:
             calls.append(ToolCall(function=turn.function_call))
@@ -134,6 +136,26 @@ def _tool_call(call: ToolCall) -> dict[str, Any]:
         "type": "function",
         "function": {"name": function.name, "arguments": object_of(function.arguments)},
     }
+
+
+def without_thinking(content: Content, where: str) -> tuple[Content, str]:
+    """The content of an assistant without its parts of reasoning, as Mistral's clients and proxies
+    send them back, and the text of these. Raises InvalidRequest."""
+    if isinstance(content, str):
+        return content, ""
+    texts, others = [], []
+    for index, part in enumerate(content):
+        if part.get("type") not in ("thinking", "redacted_thinking"):
+            others.append(part)
+            continue
+        at = f"{where}[{index}]"
+        refuse_unknown(part, at, ("thinking", "signature", "closed", "data"))
+        thought = part.get("thinking") or ""
+        parts = thought if isinstance(thought, list) else []
+        if not isinstance(thought, str | list) or not all(isinstance(each, dict) for each in parts):
+            raise InvalidRequest(f"{at}.thinking is not text.", param=f"{at}.thinking")
+        texts.append(plain_text(thought, f"{at}.thinking"))
+    return others, "\n".join(text for text in texts if text)
 
 
 def plain_text(content: Content, where: str) -> str:

@@ -29,7 +29,7 @@ class ChatRequest(CommonFields, kw_only=True):
     top_logprobs: int = 0
     chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
     """Extension: variables of the model's own template, such as enable_thinking."""
-    reasoning_effort: str = ""
+    reasoning_effort: str | None = None
     """Of EFFORTS, as far as the model's template knows it."""
     enable_thinking: bool | None = None
     thinking: ThinkingSwitch | None = None
@@ -100,7 +100,7 @@ class ChatRequest(CommonFields, kw_only=True):
         if self.thinking is not None:
             on = self.thinking.type != "disabled" if on is None else on
             budget = self.thinking.budget_tokens if budget is None else budget
-        return Wish(on=on, effort=self.reasoning_effort, budget=budget)
+        return Wish(on=on, effort=self.reasoning_effort or "", budget=budget)
 
     def switched_off_by(self) -> str:
         """The field that asks for no reasoning; "" where none does."""

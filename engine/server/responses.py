@@ -169,7 +169,7 @@ class Responses:
     def _items(self, body: InputTokensRequest) -> tuple[list[Item], list[Item]]:
         """The conversation that a request goes on from, and what it adds."""
         before: list[Item] = []
-        if body.previous_response_id:
+        if body.previous_response_id is not None:
             note_unseen()
             before = self._store.previous(body.previous_response_id).conversation
         if isinstance(body.input, str):
@@ -249,4 +249,4 @@ def _event(content: JsonObject) -> bytes:
 
 
 def _variables(body: InputTokensRequest, text: TextModel) -> dict[str, Any]:
-    return text.reasoning_variables(Wish(effort=body.reasoning.effort), "reasoning.effort")
+    return text.reasoning_variables(Wish(effort=body.reasoning.effort or ""), "reasoning.effort")

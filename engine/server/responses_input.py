@@ -10,7 +10,7 @@ from typing import Any
 from engine.chat.conversation import Message
 from engine.errors import InvalidRequest
 from engine.server.call_arguments import object_of
-from engine.server.openai_messages import plain_text
+from engine.server.openai_messages import Content, plain_text, without_thinking
 from engine.server.responses_tools import full_name
 
 Item = dict[str, Any]
@@ -63,8 +63,7 @@ class _Reading:
                 if self._answer.keys() - {"reasoning_content"}:
                     self.flush()
                 if text := _reasoning(item):
-                    before = self._answer.get("reasoning_content")
-                    self._answer["reasoning_content"] = f"{before}\n{text}" if before else text
+                    self._think(text)
             case "function_call":
                 self._call(item, where, object_of(item.get("arguments")))
             case "custom_tool_call":
@@ -82,14 +81,22 @@ class _Reading:
             raise InvalidRequest(
                 f"{where}.role is {role!r}; {', '.join(_ROLES)} are known.", param=f"{where}.role"
             )
-        content = _content(item.get("content"), f"{where}.content")
+        at = f"{where}.content"
+        content = _parts(item.get("content"), at)
         if role != "assistant":
             self.flush()
-            self.messages.append({"role": role, "content": content})
+            self.messages.append({"role": role, "content": plain_text(content, at)})
             return
         if self._answer.keys() - {"reasoning_content"}:
             self.flush()
-        self._answer["content"] = content
+        content, thoughts = without_thinking(content, at)
+        if thoughts:
+            self._think(thoughts)
+        self._answer["content"] = plain_text(content, at)
+
+    def _think(self, text: str) -> None:
+        before = self._answer.get("reasoning_content")
+        self._answer["reasoning_content"] = f"{before}\n{text}" if before else text
 
     def _result(self, item: Item, where: str) -> None:
         call = _text(item, "call_id", where)
@@ -99,7 +106,8 @@ class _Reading:
                 param=f"{where}.call_id",
             )
         self.flush()
-        content = _content(item.get("output"), f"{where}.output")
+        at = f"{where}.output"
+        content = plain_text(_parts(item.get("output"), at), at)
         self.messages.append({"role": "tool", "tool_call_id": call, "content": content})
 
     def _call(self, item: Item, where: str, arguments: dict[str, Any]) -> None:
@@ -123,12 +131,12 @@ def _text(item: Item, field: str, where: str) -> str:
     return value
 
 
-def _content(content: Any, where: str) -> str:
+def _parts(content: Any, where: str) -> Content:
     if isinstance(content, str | None):
         return content or ""
     if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
         raise InvalidRequest(f"{where} is neither text nor a list of parts.", param=where)
-    return plain_text(content, where)
+    return content
 
 
 def _reasoning(item: Item) -> str:

@@ -23,7 +23,7 @@ _OTHER_INCLUDES = ("web_search_call.", "file_search_call.", "code_interpreter_ca
 class Reasoning(msgspec.Struct, frozen=True, kw_only=True):
     """Effort works as far as the model's template knows it. Reasoning is never summarised."""
 
-    effort: str = ""
+    effort: str | None = None
     summary: str = ""
     generate_summary: str = ""
 
@@ -39,7 +39,7 @@ class InputTokensRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     model: str
     input: str | list[dict[str, Any]]
     instructions: str = ""
-    previous_response_id: str = ""
+    previous_response_id: str | None = None
     tools: list[dict[str, Any]] = []
     tool_choice: str | dict[str, Any] = "auto"
     parallel_tool_calls: bool = True

@@ -313,3 +313,26 @@ def test_what_is_no_response_is_not_found(server: Server) -> None:
     answer = server.http.post("/v1/responses/resp_1", json={})
     assert answer.status_code == 405
     assert {*answer.headers["allow"].split(", ")} == {"DELETE", "GET", "HEAD"}
+
+
+def test_an_empty_text_is_not_an_absent_one(server: Server) -> None:
+    turns = {"messages": [USER]}
+    for path, fields, param in (
+        (CHAT, {**turns, "regex": ""}, "regex"),
+        (CHAT, {**turns, "grammar": ""}, "grammar"),
+        (TEXT, {"prompt": "x", "regex": ""}, "regex"),
+        (CHAT, {**turns, "response_format": {"type": "regex", "pattern": ""}}, "response_format"),
+        (CHAT, {**turns, "response_format": {"type": "grammar"}}, "response_format"),
+        (CHAT, {**turns, "response_format": {}}, "response_format"),
+        (CHAT, {**turns, "reasoning_effort": ""}, "reasoning_effort"),
+        ("/v1/responses", {"input": "hi", "reasoning": {"effort": ""}}, "reasoning.effort"),
+        ("/v1/responses", {"input": "hi", "previous_response_id": ""}, "previous_response_id"),
+        ("/v1/responses", {"input": "hi", "text": {"format": {}}}, "text.format"),
+        (MESSAGES, {**turns, "max_tokens": 1, "output_config": {"effort": ""}}, ""),
+        (MESSAGES, {**turns, "max_tokens": 1, "output_format": {}}, ""),
+    ):
+        answer = server.http.post(path, json={"model": server.model, **fields})
+        assert answer.status_code == 400, (path, fields, answer.text)
+        assert answer.json()["error"].get("param", "") == param, (path, fields)
+    for name in ("regex", "grammar", "reasoning_effort", "response_format"):
+        assert server.chat(**{name: None}).status_code == 200

@@ -113,6 +113,40 @@ def test_what_proxies_hang_on_answers(hermes: Speaker) -> None:
     )
 
 
+def test_thinking_that_comes_back_as_a_part_is_reasoning(hermes: Speaker) -> None:
+    """As proxies and Mistral's clients send it."""
+    hermes.says("Well.")
+    text = {"type": "text", "text": "Seven."}
+    for thinking in (
+        {"type": "thinking", "thinking": "Hm.", "signature": "x"},
+        {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}], "closed": True},
+    ):
+        said = {"role": "assistant", "content": [thinking, text]}
+        chat(hermes, said, USER)
+        assert "<think>Hm.</think>\nSeven." in hermes.prompt()
+        chat(hermes, {**said, "reasoning_content": "Oh."}, USER)
+        assert "<think>Oh.</think>\nSeven." in hermes.prompt()
+        post(hermes, RESPONSES, input=[USER, said, USER])
+        assert "<think>Hm.</think>\nSeven." in hermes.prompt()
+    hidden = {"type": "redacted_thinking", "data": "x"}
+    chat(hermes, {"role": "assistant", "content": [hidden, text]}, USER)
+    assert "<think>" not in hermes.prompt()
+
+
+@pytest.mark.parametrize("thinking", [7, ["x"], {"a": 1}, [{"type": "image"}]])
+def test_thinking_of_another_kind_is_refused(hermes: Speaker, thinking: Any) -> None:
+    said = {"role": "assistant", "content": [{"type": "thinking", "thinking": thinking}]}
+    for path, field in ((CHAT, "messages"), (RESPONSES, "input")):
+        body = {"model": hermes.model, field: [USER, said]}
+        answer = hermes.server.http.post(path, json=body)
+        assert answer.status_code == 400
+        param = answer.json()["error"]["param"]
+        assert param.startswith(f"{field}[1].content[0].thinking"), param
+    of_user = {"role": "user", "content": [{"type": "thinking", "thinking": "Hm."}]}
+    body = {"model": hermes.model, "messages": [of_user]}
+    assert hermes.server.http.post(CHAT, json=body).status_code == 400
+
+
 def output_of(call: str) -> dict[str, Any]:
     return {"type": "function_call_output", "call_id": call, "output": "x"}
 
