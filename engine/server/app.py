@@ -32,6 +32,7 @@ from engine.server.queries import KnownQuery
 from engine.server.recording import Recorder
 from engine.server.security import Security
 from engine.server.service import Service
+from engine.server.targets import OriginForm
 
 _NO_ID = re.compile(r"/v1/responses/(?!resp_)[^/]*")
 """What is no response, though it stands where one would: `compact`, say."""
@@ -90,7 +91,7 @@ def create_app(
         allow_hosts=allow_hosts,
         cors_origins=cors_origins,
     )
-    return AccessLog(secured) if access_log else secured
+    return OriginForm(AccessLog(secured) if access_log else secured)
 
 
 async def _typed(request: Request, error: Exception) -> Response:
