@@ -7,6 +7,7 @@ from typing import Any
 from engine.chat.structured import AnswerFormat
 from engine.errors import InvalidRequest
 from engine.schemas import without_null_keywords
+from engine.server.bodies import stands
 from engine.server.nested import refuse_unknown
 
 _ANY_OBJECT = {"type": "object"}
@@ -54,11 +55,13 @@ def _format(wanted: dict[str, Any], param: str) -> AnswerFormat | None:
         return AnswerFormat("json_schema", _schema(holder.get("schema"), where, None), where)
     for name in ("regex", "grammar"):
         text = wanted.get(name, wanted.get("pattern", wanted.get("value")))
-        if kind == name and isinstance(text, str):
+        if kind == name:
+            if not isinstance(text, str):
+                raise InvalidRequest(f"{stands(f'{param}.{name}', text)}.", param=param)
             return AnswerFormat("regex" if name == "regex" else "lark", text, param)
     raise InvalidRequest(
-        f"{param}.type {kind!r} is not supported; text, json_object, json_schema, regex and "
-        "grammar are.",
+        f"{stands(f'{param}.type', kind)}; it must be one of text, json_object, json_schema, "
+        "regex, grammar.",
         param=param,
     )
 

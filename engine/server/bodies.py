@@ -238,7 +238,8 @@ def _invalid(
     outer, inside, _ = path.partition("[...]")  # a value in a mapping, whose key is not told
     if inside:
         return InvalidRequest(f"A value in {outer} must be {allowed}.", param=outer)
-    return InvalidRequest(f"{path} is {_shown(value, path)}; it must be {allowed}.", param=path)
+    found = shown(_at(value, path))
+    return InvalidRequest(f"{path} is {found}; it must be {allowed}.", param=path)
 
 
 def _words(info: msgspec.inspect.Type, path: str) -> list[str]:
@@ -272,10 +273,19 @@ def unsupported(field: str) -> InvalidRequest:
     )
 
 
-def _shown(value: Any, path: str) -> str:
-    """What stands at a path, for an error message."""
+def _at(value: Any, path: str) -> Any:
     for index, name in _STEP.findall(path):
         value = value[int(index)] if index else value[name]
+    return value
+
+
+def stands(path: str, value: Any) -> str:
+    """What stands at a path, as the begin of a sentence."""
+    return f"{path} is missing" if value is None else f"{path} is {shown(value)}"
+
+
+def shown(value: Any) -> str:
+    """A value of JSON for an error message."""
     if isinstance(value, dict | list):
         return _KINDS["object" if isinstance(value, dict) else "array"]
     text = msgspec.json.encode(value).decode()

@@ -38,7 +38,7 @@ def answering(messages: list[Message]) -> list[Message]:
         made |= {str(call["id"]) for call in message.get("tool_calls", [])}
         answered = message.get("tool_call_id", "")
         if message["role"] == "tool" and answered not in made:
-            which = f'the call "{answered}"' if answered else "a call without an id"
+            which = f"the call {answered!r}" if answered else "a call without an id"
             raise InvalidRequest(
                 f"A tool answers {which}, which no message before it makes.", param="messages"
             )

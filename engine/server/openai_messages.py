@@ -9,6 +9,7 @@ import msgspec
 from engine.chat.conversation import NOT_CONTINUED, Message
 from engine.chat.templates import Ending
 from engine.errors import InvalidRequest
+from engine.server.bodies import stands
 from engine.server.call_arguments import object_of
 from engine.server.nested import answering, refuse_unknown
 
@@ -168,7 +169,7 @@ def plain_text(content: Content, where: str) -> str:
         text = part.get("refusal" if kind == "refusal" else "text")
         if kind not in ("text", "input_text", "output_text", "refusal"):
             raise InvalidRequest(
-                f"{where}[{index}] is of type {kind!r}; this model reads text only.",
+                f"{stands(f'{where}[{index}].type', kind)}; this model reads text only.",
                 param=f"{where}[{index}]",
             )
         if not isinstance(text, str):

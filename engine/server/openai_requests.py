@@ -9,7 +9,7 @@ import msgspec
 from engine.chat.reasoning import Wish, checked_effort
 from engine.chat.templates import Ending
 from engine.errors import InvalidRequest
-from engine.server.bodies import in_range
+from engine.server.bodies import in_range, unsupported
 from engine.server.nested import refuse_held
 from engine.server.openai_common import MAX_TOP_LOGPROBS, CommonFields, Verbosity
 from engine.server.openai_messages import ChatMessage, ending_of
@@ -74,13 +74,13 @@ class ChatRequest(CommonFields, kw_only=True):
             )
         held = self.wanted() is not None or self.tool_use().enforced
         refuse_held(continued=self.ending == "continued", held=held, param="continue_final_message")
-        for name, value, only in (
-            ("modalities", self.modalities, ["text"]),
-            ("audio", self.audio, None),
-            ("web_search_options", self.web_search_options, None),
-        ):
-            if value != only:
-                raise InvalidRequest(f"{name} {value!r} is not supported.", param=name)
+        if self.modalities != ["text"]:
+            raise InvalidRequest(
+                'modalities must be ["text"]: this model writes text only.', param="modalities"
+            )
+        for name in ("audio", "web_search_options"):
+            if getattr(self, name) is not None:
+                raise unsupported(name)
 
     def tool_use(self) -> ToolUse:
         """Raises InvalidRequest."""

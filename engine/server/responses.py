@@ -16,7 +16,7 @@ from engine.chat.reasoning import Wish
 from engine.chat.text_model import TextModel
 from engine.errors import HeadraceError, InvalidRequest
 from engine.server.blocks import Blocks
-from engine.server.bodies import convert, parse_json, read_body
+from engine.server.bodies import convert, parse_json, read_body, stands
 from engine.server.context_limit import explained
 from engine.server.generation import (
     Ended,
@@ -187,7 +187,8 @@ class Responses:
         found = self._store.item(id_) if isinstance(id_, str) else None
         if found is None:
             raise InvalidRequest(
-                f"{where} refers to an item {id_!r} that is not stored here.", param=where
+                f"{where} refers to an item that is not stored here: {stands('its id', id_)}.",
+                param=where,
             )
         return found
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from engine.chat.conversation import Message
 from engine.errors import InvalidRequest
+from engine.server.bodies import stands
 from engine.server.call_arguments import object_of
 from engine.server.openai_messages import Content, plain_text, without_thinking
 from engine.server.responses_tools import full_name
@@ -72,14 +73,15 @@ class _Reading:
                 self._result(item, where)
             case _ if kind not in _SILENT:
                 raise InvalidRequest(
-                    f"{where} is of type {kind!r}, which is not supported.", param=where
+                    f"{stands(f'{where}.type', kind)}; no such item is known here.", param=where
                 )
 
     def _message(self, item: Item, where: str) -> None:
         role = item.get("role")
         if role not in _ROLES:
             raise InvalidRequest(
-                f"{where}.role is {role!r}; {', '.join(_ROLES)} are known.", param=f"{where}.role"
+                f"{stands(f'{where}.role', role)}; it must be one of {', '.join(_ROLES)}.",
+                param=f"{where}.role",
             )
         at = f"{where}.content"
         content = _parts(item.get("content"), at)

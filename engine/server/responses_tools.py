@@ -8,7 +8,8 @@ from typing import Any
 
 from engine.chat.parsers.tools import INPUT, TextInput, Tool
 from engine.errors import InvalidRequest
-from engine.server.openai_tools import allowed_tools
+from engine.server.bodies import stands
+from engine.server.openai_tools import allowed_tools, unknown_choice
 from engine.server.tool_use import Function, ToolUse, function, tool_use
 
 HOSTED = ("web_search", "image_generation", "tool_search")
@@ -83,7 +84,7 @@ def _functions(
         yield described, Origin(str(name), namespace, custom)
     elif not isinstance(kind, str) or not kind.startswith(HOSTED):
         raise InvalidRequest(
-            f"{where} is of type {kind!r}; function, custom and namespace are supported.",
+            f"{stands(f'{where}.type', kind)}; it must be one of function, custom, namespace.",
             param=where,
         )
 
@@ -128,8 +129,6 @@ def _choice(choice: str | dict[str, Any]) -> tuple[str, list[str] | None]:
             return "required", [full_name(name, str(namespace))]
         if choice.get("type") == "allowed_tools":
             return allowed_tools(choice.get("mode"), choice.get("tools"))
-    raise InvalidRequest(
-        f"tool_choice {choice!r} is not supported; none, auto, required, a named function and "
-        "allowed_tools are.",
-        param="tool_choice",
-    )
+        if choice.get("type") in ("function", "custom"):
+            raise InvalidRequest(f"{stands('tool_choice.name', name)}.", param="tool_choice")
+    raise unknown_choice(choice)

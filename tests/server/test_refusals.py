@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -336,3 +337,49 @@ def test_an_empty_text_is_not_an_absent_one(server: Server) -> None:
         assert answer.json()["error"].get("param", "") == param, (path, fields)
     for name in ("regex", "grammar", "reasoning_effort", "response_format"):
         assert server.chat(**{name: None}).status_code == 200
+
+
+FLAT = {"type": "function", "name": "f", "parameters": {}}
+PYTHON = re.compile(r"\bNone\b|\bTrue\b|\bFalse\b|[\[{(]'|\bdict\b|\bstr\b")
+SPOKEN: list[tuple[str, dict[str, Any], str]] = [
+    (CHAT, {"response_format": {}}, "response_format.type is missing"),
+    (CHAT, {"response_format": {"type": {"a": 1}}}, "response_format.type is an object"),
+    (CHAT, {"response_format": {"type": "regex"}}, "response_format.regex is missing"),
+    (CHAT, {"tools": [{}]}, "tools[0].type is missing"),
+    (CHAT, {"tools": [{"type": ["function"]}]}, "tools[0].type is a list"),
+    (CHAT, {"tools": [FLAT]}, "tools[0].function is missing"),
+    (CHAT, {"tools": [TOOL], "tool_choice": {"type": "function"}}, "function.name is missing"),
+    (CHAT, {"tools": [TOOL], "tool_choice": {"type": "x"}}, 'tool_choice.type is "x"'),
+    (CHAT, {"tools": [TOOL], "tool_choice": {}}, "tool_choice.type is missing"),
+    (CHAT, {"tools": [TOOL], "tool_choice": "x"}, 'tool_choice is "x"'),
+    (CHAT, {"modalities": ["audio"]}, 'modalities must be ["text"]'),
+    (CHAT, {"audio": {"voice": "x"}}, "audio"),
+    (CHAT, {"messages": [{"role": "user", "content": [{}]}]}, "content[0].type is missing"),
+    (CHAT, {"thinking": {"type": "adaptive"}}, "one of auto, disabled, enabled"),
+    (MESSAGES, {"thinking": {"type": "auto"}}, "one of adaptive, disabled, enabled"),
+    (MESSAGES, {"tools": [{"name": "f"}], "tool_choice": {}}, "tool_choice.type is missing"),
+    (MESSAGES, {"tools": [{"type": {}}]}, "tools[0].type is an object"),
+    (MESSAGES, {"messages": [{"role": "user", "content": [{}]}]}, "content[0].type is missing"),
+    (MESSAGES, {"messages": [{"role": "x", "content": ""}]}, "one of user, assistant, system"),
+    (MESSAGES, {"output_format": {"type": None}}, "output_format.type is missing"),
+    ("/v1/responses", {"input": [{"role": {}}]}, "input[0].role is an object"),
+    ("/v1/responses", {"input": [{"type": []}]}, "input[0].type is a list"),
+    ("/v1/responses", {"input": [{"type": "item_reference"}]}, "id is missing"),
+    ("/v1/responses", {"tools": [{}]}, "tools[0].type is missing"),
+    ("/v1/responses", {"tools": [FLAT], "tool_choice": {"type": "custom"}}, "name is missing"),
+    ("/v1/responses", {"tools": [FLAT], "tool_choice": {}}, "tool_choice.type is missing"),
+    ("/v1/responses", {"truncation": "x"}, "one of auto, disabled"),
+    ("/v1/responses", {"text": {"format": {"type": None}}}, "text.format.type is missing"),
+]
+
+
+@pytest.mark.parametrize(("path", "fields", "said"), SPOKEN, ids=[each[2] for each in SPOKEN])
+def test_refusals_speak_of_json(
+    server: Server, path: str, fields: dict[str, Any], said: str
+) -> None:
+    asked: dict[str, Any] = {"messages": [USER]} if path != "/v1/responses" else {"input": "hi"}
+    limit = {"max_tokens": 1} if path == MESSAGES else {}
+    answer = server.http.post(path, json={"model": server.model, **asked, **limit, **fields})
+    assert answer.status_code == 400
+    message = answer.json()["error"]["message"]
+    assert said in message and not PYTHON.search(message), message
