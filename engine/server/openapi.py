@@ -107,10 +107,10 @@ OPERATIONS = {
     ),
     ("POST", "/v1/responses/{id}/cancel"): Operation("Refused: nothing runs in the background"),
     ("POST", "/v1/messages"): Operation(
-        "Anthropic messages", answers.Message, MessagesRequest, streams=True, query=_BETA
+        "Anthropic messages", answers.Message, MessagesRequest, streams=True
     ),
     ("POST", "/v1/messages/count_tokens"): Operation(
-        "How many tokens a request's prompt has", answers.MessageTokens, CountRequest, query=_BETA
+        "How many tokens a request's prompt has", answers.MessageTokens, CountRequest
     ),
     ("GET", "/v1/models"): Operation(
         "The model that is served", answers.ModelList, query={**_MODELS, **_BETA, **_CLIENT}

@@ -21,7 +21,7 @@ class KnownQuery:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        # Another method than the endpoint's is refused by it.
+        # Others are not read, or not the endpoint's, which refuses them.
         known = self._known.get(method)
         for name in QueryParams(scope["query_string"]):
             if known is not None and name not in known:
