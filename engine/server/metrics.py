@@ -57,6 +57,14 @@ GAUGES = {
     "ram_total_bytes": ("ram_capacity_bytes", "Memory of the machine."),
     "ram_available_bytes": ("ram_available_bytes", "Memory of the machine that is free."),
     "ram_expert_store_bytes": ("ram_expert_store_bytes", "The store of all experts."),
+    "ram_expert_pinned_bytes": (
+        "ram_expert_pinned_bytes",
+        "Of the store, what the GPU reads by itself.",
+    ),
+    "ram_expert_locked_bytes": (
+        "ram_expert_locked_bytes",
+        "Of the rest of the store, what is never swapped out.",
+    ),
     "ram_dense_bytes": ("ram_dense_bytes", "Other weights in host memory."),
     "ram_kv_bytes": ("ram_kv_bytes", "Keys and values in host memory."),
     "ram_snapshot_bytes": ("ram_snapshot_bytes", "Recurrent states in host memory."),
