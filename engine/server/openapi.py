@@ -141,8 +141,13 @@ OPERATIONS = {
 
 
 def queries(route: Route) -> dict[str, frozenset[str]]:
-    """The parameters that a query can have, by the methods of a route."""
-    return {method: frozenset(OPERATIONS[method, path].query) for method, path in _offered([route])}
+    """The parameters that a query can have, by the methods of a route. A POST says all in its body,
+    and its query is not read."""
+    return {
+        method: frozenset(OPERATIONS[method, path].query)
+        for method, path in _offered([route])
+        if method != "POST"
+    }
 
 
 def route(routes: Sequence[Route]) -> Route:
