@@ -29,6 +29,9 @@ def main(argv: list[str] | None = None) -> int:
             from app.core.agents import command
 
             return command.main(argv[1:])
+        if argv[0] not in cli.VERBS:
+            known = ", ".join((*cli.VERBS, "agents"))
+            parser().error(f"there is no verb {argv[0]!r}; the verbs are {known}")
         # The other verbs are the engine's, with their own parser and help.
         return cli.main(argv)
     arguments = parser().parse_args(argv)

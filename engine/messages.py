@@ -74,6 +74,14 @@ class Submit(Command, tag="submit", frozen=True):
     UseVocabulary."""
     thinking: ThinkingBudget | None = None
     """None: without a limit. Only after UseVocabulary."""
+    compiled_beside: list[str] = []
+    """Further GrammarDocuments, to which the output is not held; one that cannot be compiled
+    refuses the request. Only after UseVocabulary."""
+
+    @property
+    def compiles(self) -> bool:
+        """Whether there is a grammar to be compiled."""
+        return bool(self.grammar or self.compiled_beside)
 
 
 class GrammarSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

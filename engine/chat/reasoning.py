@@ -126,11 +126,11 @@ class ReasoningControls:
         return self.efforts[known[-1] if known else next(iter(self.efforts))]
 
 
-def checked_effort(effort: str, param: str) -> str:
-    """Raises InvalidRequest for a word that is not on the scale; "" is none at all."""
-    if effort and effort not in EFFORTS:
+def checked_effort(effort: str | None, param: str) -> str | None:
+    """Raises InvalidRequest for a word that is not on the scale. None is absent."""
+    if effort is not None and effort not in EFFORTS:
         raise InvalidRequest(
-            f"{param} is {effort[:40]!r}; {', '.join(EFFORTS)} are known.", param=param
+            f'{param} is "{effort[:40]}"; {", ".join(EFFORTS)} are known.', param=param
         )
     return effort
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from engine.chat.parsers import harmony
 from engine.chat.parsers.answer import END_OF_THINKING, THINK
 from engine.chat.parsers.families import Family
-from engine.chat.parsers.grammar import Grammar, calls_of, optional
+from engine.chat.parsers.grammar import Grammar, calls_of, optional, slashed
 from engine.chat.parsers.schemas import prepared
 from engine.chat.parsers.tools import Tool
 
@@ -79,8 +79,29 @@ def enforced_calls(
     return grammar.document(f"{_before(family, grammar, thinking)} {calls}")
 
 
-def _format(grammar: Grammar, wanted: AnswerFormat) -> str:
-    noun = _NOUNS[wanted.kind]
+def compiled_beside(
+    tools: Sequence[Tool], special: Mapping[str, int], *, enforced: bool, param: str = "tools"
+) -> tuple[str, ...]:
+    """Grammars of what these tools take that must compile, though the answer is not held to them:
+    of plain text, in the words of the request, and of strict schemas where no call is `enforced`.
+
+    Raises InvalidRequest as `structured_answer` does, naming `param`.
+    """
+    documents = []
+    for tool in tools:
+        grammar = Grammar(special)
+        if tool.text is not None:
+            wanted = AnswerFormat(tool.text.syntax, tool.text.definition, tool.text.param)
+            said = _format(grammar, wanted, f" of the tool {tool.name!r}")
+            documents.append(grammar.document(said))
+        elif tool.strict and not enforced:
+            schema = _schema(grammar, tool, param)
+            documents.append(grammar.document(grammar.json(schema)))
+    return tuple(documents)
+
+
+def _format(grammar: Grammar, wanted: AnswerFormat, of: str = "") -> str:
+    noun = _NOUNS[wanted.kind] + of
     if wanted.kind == "json_schema":
         schema = prepared(wanted.content, wanted.param)
         grammar.came_from(wanted.param, noun, schema)
@@ -88,17 +109,7 @@ def _format(grammar: Grammar, wanted: AnswerFormat) -> str:
     grammar.came_from(wanted.param, noun)
     if wanted.kind == "lark":
         return grammar.inner("lark_grammar", wanted.content)
-    return grammar.inner("lark_grammar", f"start: /{_slashed(wanted.content)}/")
-
-
-def _slashed(expression: str) -> str:
-    """A regular expression as it can stand between slashes, on one line."""
-    parts = []
-    escaped = False
-    for char in expression:
-        parts.append(r"\/" if char == "/" and not escaped else char)
-        escaped = char == "\\" and not escaped
-    return "".join(parts).replace("\n", r"\n")
+    return grammar.inner("lark_grammar", f"start: /{slashed(wanted.content)}/")
 
 
 def _calls(
@@ -106,11 +117,18 @@ def _calls(
 ) -> str:
     ready = []
     for tool in tools:
-        schema = prepared(_of_arguments(tool.parameters), param, lenient=not tool.strict)
-        grammar.came_from(param, f"The schema of the tool {tool.name!r}", schema)
-        ready.append(replace(tool, parameters=schema))
+        ready.append(replace(tool, parameters=_schema(grammar, tool, param)))
     calls = calls_of(family.form(grammar), ready, several=several)
     return calls if family.name == harmony.NAME else f"{_LINES} {calls}"
+
+
+def _schema(grammar: Grammar, tool: Tool, param: str) -> dict[str, Any]:
+    """Of the tool's arguments, as a grammar should have it."""
+    schema: dict[str, Any] = prepared(
+        _of_arguments(tool.parameters), param, lenient=not tool.strict
+    )
+    grammar.came_from(param, f"The schema of the tool {tool.name!r}", schema)
+    return schema
 
 
 def _of_arguments(schema: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from engine.chat.parsers.families import FAMILIES
 from engine.cli.engine_options import add_engine_options, engine_options
-from engine.cli.values import given, key, number, origin, whole
+from engine.cli.values import given, host, key, number, origin, whole
 from engine.errors import InvalidRequest
 from engine.options import API_KEY_RULE, DEFAULT_PORT, is_api_key
 
@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--allow-host",
-        type=given,
+        type=host,
         action="append",
         default=[],
         metavar="NAME",

@@ -20,6 +20,15 @@ def given(text: str) -> str:
     return text
 
 
+def host(text: str) -> str:
+    """A host's name as clients write it, without scheme and port. Addresses need none."""
+    if not text.strip():
+        raise ArgumentTypeError("nothing is given: the text is empty")
+    if not re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?", text):
+        raise ArgumentTypeError(f"{text!r} is no host name such as box.example, without a port")
+    return text.rstrip(".")
+
+
 def key(text: str) -> str:
     if not text.strip():
         raise ArgumentTypeError("an empty key would let everybody in")

@@ -109,8 +109,8 @@ class Engine:
         self._requests[submit.request] = Request(
             row, submit.logprobs, time.monotonic(), thinking=thinking
         )
-        if submit.grammar:
-            self._grammars.enter(sequence, submit.grammar)
+        if submit.compiles:
+            self._grammars.enter(sequence, submit)
 
     def cancel(self, request: int) -> None:
         """Give up a request, wherever it stands. Nothing happens if it has ended already."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 MAX_CHARS = 1 << 20
 """Longest grammar, a hundred times what an agent with many tools needs."""
+CHECKED = 64
+"""So many grammars that were only to be checked are known to compile."""
 _HEADER = '%llguidance {"no_forcing": true}\n'
 """Without: masks would leave but one way to spell what is certain, and ask the tokenizer for it."""
 _SPECIAL = b"\xff"
@@ -64,10 +67,16 @@ class GrammarCompiler:
         """`vocab_size` is the model's: ids beyond the tokenizer's are never allowed."""
         self._vocabulary = _Vocabulary(vocabulary, vocab_size)
         self._thread = ThreadPoolExecutor(1, "grammars")
+        self._check = lru_cache(CHECKED)(self._compile_for_nothing)
+        """Agents send the same tools with every request."""
 
     def compile(self, text: str) -> Future[TokenGrammar]:
         """`text`: JSON of a GrammarDocument. The future raises InvalidRequest."""
         return self._thread.submit(self._compile, text)
+
+    def compile_all(self, text: str, beside: Sequence[str]) -> Future[TokenGrammar | None]:
+        """The same, and None for no text. `beside`: further documents, which must compile."""
+        return self._thread.submit(self._compile_all, text, beside)
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -79,6 +88,14 @@ class GrammarCompiler:
         return llguidance.LLTokenizer(
             llguidance.TokenizerWrapper(self._vocabulary), eos_token=self._vocabulary.ends
         )
+
+    def _compile_all(self, text: str, beside: Sequence[str]) -> TokenGrammar | None:
+        for each in beside:
+            self._check(each)
+        return self._compile(text) if text else None
+
+    def _compile_for_nothing(self, text: str) -> None:
+        self._compile(text)
 
     def _compile(self, text: str) -> TokenGrammar:
         import llguidance

@@ -24,7 +24,7 @@ class GrammarQueue:
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
         self._compiler: GrammarCompiler | None = None
-        self._compiling: list[tuple[Sequence, float, Future[TokenGrammar]]] = []
+        self._compiling: list[tuple[Sequence, float, Future[TokenGrammar | None]]] = []
         """Each with the time at which it is given up."""
 
     def use(self, vocabulary: UseVocabulary) -> None:
@@ -34,17 +34,19 @@ class GrammarQueue:
 
     def check(self, submit: Submit) -> None:
         """Raises InvalidRequest for a grammar before the vocabulary."""
-        if submit.grammar and self._compiler is None:
+        if submit.compiles and self._compiler is None:
             raise InvalidRequest("A grammar came before the vocabulary.", param="grammar")
 
-    def enter(self, sequence: Sequence, grammar: str) -> None:
-        """Compile a grammar of a request that has passed `check`."""
+    def enter(self, sequence: Sequence, submit: Submit) -> None:
+        """Compile the grammars of a request that has passed `check`."""
         assert self._compiler is not None  # checked
         until = time.monotonic() + COMPILE_SECONDS
-        self._compiling.append((sequence, until, self._compiler.compile(grammar)))
+        future = self._compiler.compile_all(submit.grammar, submit.compiled_beside)
+        self._compiling.append((sequence, until, future))
 
-    def compiled(self) -> Iterator[tuple[Sequence, TokenGrammar | HeadraceError]]:
-        """Those that have come to an end, each once; requests that ended meanwhile are dropped."""
+    def compiled(self) -> Iterator[tuple[Sequence, TokenGrammar | HeadraceError | None]]:
+        """Those that have come to an end, each once; requests that ended meanwhile are dropped.
+        None: the request is not held to a grammar."""
         if not self._compiling:
             return
         waiting, self._compiling = self._compiling, []
@@ -72,7 +74,7 @@ class GrammarQueue:
             self._compiler.close()
 
 
-def _result(future: Future[TokenGrammar]) -> TokenGrammar | HeadraceError:
+def _result(future: Future[TokenGrammar | None]) -> TokenGrammar | HeadraceError | None:
     error = future.exception()
     if error is None:
         return future.result()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from engine.child_process import claim_pipes, die_with_parent
-from engine.errors import ErrorRecord, HeadraceError
+from engine.errors import DeviceFault, ErrorRecord, HeadraceError, IntegrityError
 from engine.messages import (
     AnyCommand,
     AnyEvent,
@@ -175,9 +175,11 @@ def _serve(reader: FrameReader, writer: FrameWriter) -> int:
     except (PipeClosed, BrokenPipeError):
         logger.info("the server closed the pipe")
     except Exception as error:
-        # A typed error is told to whoever waits: by the server, from the record below.
-        level = logging.INFO if isinstance(error, HeadraceError) else logging.ERROR
-        logger.log(level, "the runtime ends", exc_info=error)
+        if isinstance(error, HeadraceError) and not isinstance(error, DeviceFault | IntegrityError):
+            # Told to whoever waits: by the server, from the record below.
+            logger.info("the runtime ends: %s", error.message)
+        else:
+            logger.error("the runtime ends", exc_info=error)
         fatal: list[AnyEvent] = [Fatal(error=_record(error))]
         try:
             writer.send(fatal)

@@ -81,7 +81,7 @@ class Scheduler:
             max_tokens=max_tokens,
             stop_tokens=frozenset(submit.stop_tokens),
             prefill_end=len(submit.tokens),
-            held=bool(submit.grammar),
+            held=submit.compiles,
         )
         self._arrivals += 1
         self._live[sequence.request] = sequence

@@ -7,23 +7,33 @@ from typing import Any
 from engine.chat.structured import AnswerFormat
 from engine.errors import InvalidRequest
 from engine.schemas import without_null_keywords
+from engine.server.bodies import stands
 from engine.server.nested import refuse_unknown
 
 _ANY_OBJECT = {"type": "object"}
 
 
 def answer_format(
-    wanted: dict[str, Any], regex: str = "", grammar: str = "", param: str = "response_format"
+    wanted: dict[str, Any],
+    regex: str | None = None,
+    grammar: str | None = None,
+    param: str = "response_format",
 ) -> AnswerFormat | None:
     """`wanted`: text, json_object or json_schema, in the shapes of chat completions and of
     responses. None: any text will do. Raises InvalidRequest."""
     found = _format(wanted, param)
     formats = [
         found,
-        regex and AnswerFormat("regex", regex, "regex"),
-        grammar and AnswerFormat("lark", grammar, "grammar"),
+        None if regex is None else AnswerFormat("regex", regex, "regex"),
+        None if grammar is None else AnswerFormat("lark", grammar, "grammar"),
     ]
-    given = [each for each in formats if each]
+    given = [each for each in formats if each is not None]
+    for each in given:
+        if each.kind != "json_schema" and not each.content:
+            raise InvalidRequest(
+                f"{each.param} is empty; leave it out, or say what the answer must be.",
+                param=each.param,
+            )
     if len(given) > 1:
         raise InvalidRequest(f"Of {param}, regex and grammar a request can have one.", param=param)
     return given[0] if given else None
@@ -45,11 +55,13 @@ def _format(wanted: dict[str, Any], param: str) -> AnswerFormat | None:
         return AnswerFormat("json_schema", _schema(holder.get("schema"), where, None), where)
     for name in ("regex", "grammar"):
         text = wanted.get(name, wanted.get("pattern", wanted.get("value")))
-        if kind == name and isinstance(text, str) and text:
+        if kind == name:
+            if not isinstance(text, str):
+                raise InvalidRequest(f"{stands(f'{param}.{name}', text)}.", param=param)
             return AnswerFormat("regex" if name == "regex" else "lark", text, param)
     raise InvalidRequest(
-        f"{param}.type {kind!r} is not supported; text, json_object, json_schema, regex and "
-        "grammar are.",
+        f"{stands(f'{param}.type', kind)}; it must be one of text, json_object, json_schema, "
+        "regex, grammar.",
         param=param,
     )
 

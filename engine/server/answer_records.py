@@ -315,8 +315,8 @@ class ModelList(_Exactly, kw_only=True):
     object: Literal["list"]
     data: list[Model]
     has_more: bool
-    first_id: str
-    last_id: str
+    first_id: str | None
+    last_id: str | None
 
 
 class TokenPiece(_Exactly, kw_only=True):

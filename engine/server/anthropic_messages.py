@@ -9,6 +9,7 @@ import msgspec
 
 from engine.chat.conversation import Message
 from engine.errors import InvalidRequest
+from engine.server.bodies import stands
 from engine.server.call_arguments import object_of
 from engine.server.nested import answering, refuse_unknown
 
@@ -45,7 +46,7 @@ def conversation(system: Blocks, turns: list[Turn]) -> list[Message]:
             )
         else:
             raise InvalidRequest(
-                f"{where}.role is {turn.role!r}; user, assistant and system are known.",
+                f"{stands(f'{where}.role', turn.role)}; it must be one of user, assistant, system.",
                 param=f"{where}.role",
             )
     return answering(messages)
@@ -83,7 +84,7 @@ def _kind(block: dict[str, Any], where: str, known: tuple[str, ...]) -> str:
     kind = block.get("type")
     if not isinstance(kind, str) or kind not in known:
         raise InvalidRequest(
-            f"{where} is of type {kind!r}; here a block may be {', '.join(known)}. "
+            f"{stands(f'{where}.type', kind)}; here a block may be {', '.join(known)}. "
             "This model reads text only.",
             param=where,
         )

@@ -50,7 +50,7 @@ class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     output_config: dict[str, Any] = {}
     """Its format works; its effort where the template knows one; a budget for a whole task, of
     which this is one request, is a hint."""
-    output_format: dict[str, Any] = {}
+    output_format: dict[str, Any] | None = None
     """An older place of the format."""
     mcp_servers: list[Any] = []
     """Only none: nothing is connected to from here."""
@@ -77,8 +77,8 @@ class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
                 raise InvalidRequest(
                     f"output_config.{key} is not supported.", param=f"output_config.{key}"
                 )
-        effort = self.output_config.get("effort", "")
-        if not isinstance(effort, str):
+        effort = self.output_config.get("effort")
+        if not isinstance(effort, str | None):
             raise InvalidRequest("output_config.effort is not text.", param="output_config.effort")
         checked_effort(effort, "output_config.effort")
         in_range(self.thinking.budget_tokens, "thinking.budget_tokens", 0)
@@ -87,7 +87,7 @@ class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         """How much the model shall reason."""
         return Wish(
             on=self.thinking.type != "disabled",
-            effort=str(self.output_config.get("effort", "")),
+            effort=self.output_config.get("effort") or "",
             budget=self.thinking.budget_tokens or None,
         )
 
@@ -105,7 +105,9 @@ class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         """Raises InvalidRequest."""
         wanted, param = self.output_config.get("format"), "output_config.format"
         if wanted is None:
-            wanted, param = self.output_format or {"type": "text"}, "output_format"
+            wanted, param = self.output_format, "output_format"
+        if wanted is None:
+            return None
         if not isinstance(wanted, dict):
             raise InvalidRequest(f"{param} is not an object.", param=param)
         return answer_format(wanted, param=param)

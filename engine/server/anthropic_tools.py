@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.errors import InvalidRequest
+from engine.server.bodies import stands
 from engine.server.tool_use import Function, ToolUse, function, tool_use
 
 _MODES = {"auto": "auto", "any": "required", "tool": "required", "none": "none"}
@@ -16,7 +17,7 @@ def tool_use_of(tools: list[dict[str, Any]], choice: dict[str, Any]) -> ToolUse:
     kind, name = choice.get("type"), choice.get("name")
     if kind not in _MODES:
         raise InvalidRequest(
-            f"tool_choice.type is {kind!r}; auto, any, tool and none are known.",
+            f"{stands('tool_choice.type', kind)}; it must be one of {', '.join(_MODES)}.",
             param="tool_choice.type",
         )
     if kind == "tool" and not isinstance(name, str):
@@ -33,7 +34,7 @@ def _function(tool: dict[str, Any], where: str) -> Function:
     kind = tool.get("type")
     if kind not in (None, "custom"):
         raise InvalidRequest(
-            f"{where} is of type {kind!r}: tools that run at the service, or that a model must "
+            f"{stands(f'{where}.type', kind)}: tools that run at the service, or that a model must "
             "know by itself, are not offered here.",
             hint="Describe it with name and input_schema.",
             param=f"{where}.type",

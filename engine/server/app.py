@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -17,6 +18,7 @@ from engine.server import (
     anthropic,
     completions,
     control,
+    metrics,
     models,
     openai,
     openapi,
@@ -26,15 +28,19 @@ from engine.server import (
 from engine.server.http import HUNG_UP, MethodNotAllowed, NotFound, error_response
 from engine.server.keys import KeyRing
 from engine.server.ownership import Ownership
+from engine.server.queries import KnownQuery
 from engine.server.recording import Recorder
 from engine.server.security import Security
 from engine.server.service import Service
+from engine.server.targets import OriginForm
 
+_NO_ID = re.compile(r"/v1/responses/(?!resp_)[^/]*")
+"""What is no response, though it stands where one would: `compact`, say."""
 _WITHOUT_VERSION = ("/chat/completions", "/completions", "/responses", "/messages", "/models")
 access_log = logging.getLogger("headrace.access")
 
-_POLLED = ("/health", "/v1/engine/")
-"""Asked for every second by the app; logged only where something changes."""
+_POLLED = ("/health", "/metrics", "/v1/engine/")
+"""Asked for again and again by the app and by monitoring; logged only where something changes."""
 
 
 def create_app(
@@ -67,10 +73,14 @@ def create_app(
     offered = [
         *serving,
         *models.routes(service),
+        *metrics.routes(service),
         *control.routes(service, ownership, end),
     ]
+    offered.append(openapi.route(offered))
+    for route in offered:
+        route.app = KnownQuery(route.app, openapi.queries(route))
     app = Starlette(
-        routes=[*offered, openapi.route(offered)],
+        routes=offered,
         exception_handlers=handlers,
     )
     app.router.redirect_slashes = False
@@ -81,22 +91,22 @@ def create_app(
         allow_hosts=allow_hosts,
         cors_origins=cors_origins,
     )
-    return AccessLog(secured) if access_log else secured
+    return OriginForm(AccessLog(secured) if access_log else secured)
 
 
 async def _typed(request: Request, error: Exception) -> Response:
     assert isinstance(error, HeadraceError)  # registered for it
-    return error_response(request.url.path, error)
+    return error_response(request.scope, error)
 
 
 async def _http(request: Request, error: Exception) -> Response:
     """Starlette's own refusals (unknown path, wrong method), in the protocol's shape."""
     assert isinstance(error, HTTPException)  # registered for it
     path = request.url.path
-    if error.status_code == 405:
+    if error.status_code == 405 and not _NO_ID.fullmatch(path):
         allowed = (error.headers or {}).get("Allow", "")
         answer = error_response(
-            path, MethodNotAllowed(f"{request.method} is not offered at {path}.")
+            request.scope, MethodNotAllowed(f"{request.method} is not offered at {path}.")
         )
         if allowed:
             answer.headers["Allow"] = allowed
@@ -109,7 +119,7 @@ async def _http(request: Request, error: Exception) -> Response:
     elif "//" in path or path.endswith("/"):
         hint = "The path has a slash too many: the base URL should not end in one."
     return error_response(
-        path, NotFound(f"There is nothing at {request.method} {path}.", hint=hint)
+        request.scope, NotFound(f"There is nothing at {request.method} {path}.", hint=hint)
     )
 
 
@@ -120,7 +130,7 @@ async def _hung_up(_request: Request, _error: Exception) -> Response:
 async def _unexpected(request: Request, _error: Exception) -> Response:
     """A mistake of the server's own; Starlette raises it again, so that it is logged."""
     return error_response(
-        request.url.path,
+        request.scope,
         HeadraceError("The server made a mistake with this request; its log has the details."),
     )
 

@@ -178,6 +178,7 @@ _UNKNOWN = re.compile(r"Object contains unknown field `(?P<name>[^`]*)`")
 _MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
 _EXPECTED = re.compile(r"Expected `(?P<types>[^`]*)`, got `(?P<got>[^`]*)`")
 _TAG = "Invalid value "
+_ENUM = "Invalid enum value "
 _STEP = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
 _KINDS = {
     "int": "a whole number",
@@ -208,10 +209,12 @@ def convert(
                 present[key] = without_nulls(present[key])
         return msgspec.convert(present, type_)
     except msgspec.ValidationError as error:
-        raise _invalid(str(error), present, tags) from error
+        raise _invalid(str(error), present, type_, tags) from error
 
 
-def _invalid(text: str, value: dict[str, Any], tags: tuple[str, ...]) -> InvalidRequest:
+def _invalid(
+    text: str, value: dict[str, Any], type_: type[Any], tags: tuple[str, ...]
+) -> InvalidRequest:
     """msgspec's complaint in the words of this server."""
     at = _AT.search(text)
     path = at.group("path") if at else ""
@@ -225,6 +228,8 @@ def _invalid(text: str, value: dict[str, Any], tags: tuple[str, ...]) -> Invalid
         return InvalidRequest(f"The parameter {field!r} is missing.", param=field)
     if problem.startswith(_TAG):
         allowed = f"one of {', '.join(tags)}"
+    elif problem.startswith(_ENUM):
+        allowed = f"one of {', '.join(_words(msgspec.inspect.type_info(type_), path))}"
     elif expected := _EXPECTED.match(problem):
         kinds = [_KINDS[name] for name in expected.group("types").split(" | ") if name in _KINDS]
         allowed = " or ".join(kinds)
@@ -233,7 +238,31 @@ def _invalid(text: str, value: dict[str, Any], tags: tuple[str, ...]) -> Invalid
     outer, inside, _ = path.partition("[...]")  # a value in a mapping, whose key is not told
     if inside:
         return InvalidRequest(f"A value in {outer} must be {allowed}.", param=outer)
-    return InvalidRequest(f"{path} is {_shown(value, path)}; it must be {allowed}.", param=path)
+    found = shown(_at(value, path))
+    return InvalidRequest(f"{path} is {found}; it must be {allowed}.", param=path)
+
+
+def _words(info: msgspec.inspect.Type, path: str) -> list[str]:
+    """Those that may stand at a path in a value of this type."""
+    found = _plain([info])
+    for _, name in _STEP.findall(path):
+        if name:  # an index leads into the type of a list's items, which `_plain` has taken
+            fields = [field for each in found for field in getattr(each, "fields", ())]
+            found = _plain([field.type for field in fields if field.encode_name == name])
+    return [str(word) for each in found for word in getattr(each, "values", ())]
+
+
+def _plain(types: Iterable[msgspec.inspect.Type]) -> list[msgspec.inspect.Type]:
+    """The types without unions and lists of them."""
+    plain: list[msgspec.inspect.Type] = []
+    for each in types:
+        if isinstance(each, msgspec.inspect.UnionType):
+            plain += _plain(each.types)
+        elif isinstance(each, msgspec.inspect.ListType):
+            plain += _plain([each.item_type])
+        else:
+            plain.append(each)
+    return plain
 
 
 def unsupported(field: str) -> InvalidRequest:
@@ -244,10 +273,19 @@ def unsupported(field: str) -> InvalidRequest:
     )
 
 
-def _shown(value: Any, path: str) -> str:
-    """What stands at a path, for an error message."""
+def _at(value: Any, path: str) -> Any:
     for index, name in _STEP.findall(path):
         value = value[int(index)] if index else value[name]
+    return value
+
+
+def stands(path: str, value: Any) -> str:
+    """What stands at a path, as the begin of a sentence."""
+    return f"{path} is missing" if value is None else f"{path} is {shown(value)}"
+
+
+def shown(value: Any) -> str:
+    """A value of JSON for an error message."""
     if isinstance(value, dict | list):
         return _KINDS["object" if isinstance(value, dict) else "array"]
     text = msgspec.json.encode(value).decode()

@@ -16,10 +16,12 @@ from http import HTTPStatus
 from typing import Literal
 
 import h11
+from starlette.datastructures import Headers
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from engine.errors import HeadraceError
 from engine.server.http import error_content
+from engine.server.targets import split_target
 
 log = logging.getLogger("headrace.server")
 
@@ -27,15 +29,18 @@ KEEP_ALIVE_S = 75.0
 """An idle connection is kept longer than clients keep it, so that none meets one just closed."""
 HEAD_S = 30.0
 """For the whole of a request's head, from its first byte."""
+HEAD_BYTES = 64 << 10
 BODY_S = 30.0
 """In which a body must grow by BODY_LEAST_BYTES or end: one that trickles holds a request up."""
 BODY_LEAST_BYTES = 1024
 LINGER_S = 2.0
 """Time that a refused client gets to read why, before its connection is gone."""
 
+_END_OF_HEAD = re.compile(rb"\n\r?\n")
 _QUOTED = re.compile(r":? (?:bytearray\()?b['\"]")
 """Where h11 begins to quote what it could not read."""
 
+_HEAD_TOO_LARGE = f"The request's headers or its path are larger than {HEAD_BYTES >> 10} KiB."
 _UNANSWERED = (h11.IDLE, h11.SEND_RESPONSE, h11.SEND_BODY)
 
 Owed = Literal["request", "head", "body"]
@@ -87,6 +92,16 @@ class Connection(H11Protocol):
         self._received += len(data)
         super().data_received(data)
         self._watch()
+
+    def handle_events(self) -> None:
+        """h11 itself has the limit only for a head that comes in pieces."""
+        if self.conn.their_state is h11.IDLE:
+            waiting = self.conn.trailing_data[0]
+            end = _END_OF_HEAD.search(waiting)
+            if end is not None and end.start() > HEAD_BYTES:
+                self._refuse(HeadTooLarge(_HEAD_TOO_LARGE))
+                return
+        super().handle_events()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -154,7 +169,7 @@ class Connection(H11Protocol):
         log.warning("a client sent what is no valid HTTP/1.1: %s", kind)
         status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
         if status == HeadTooLarge.status:
-            self._refuse(HeadTooLarge("The request's headers or its path are larger than 64 KiB."))
+            self._refuse(HeadTooLarge(_HEAD_TOO_LARGE))
         elif status == CodingNotOffered.status:
             self._refuse(
                 CodingNotOffered(
@@ -170,14 +185,14 @@ class Connection(H11Protocol):
         self._set_clock(None)
         self._unset_keepalive_if_required()
         self._refused = True
-        path = self._path()
+        path, sent = self._asked()
         if self.conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.close()
             return
-        body = error_content(path, error)
+        body = error_content(path, error, sent)
         phrase = HTTPStatus(error.status).phrase
         headers = [
             ("content-type", "application/json"),
@@ -195,9 +210,10 @@ class Connection(H11Protocol):
             self.transport.write_eof()
         self.loop.call_later(LINGER_S, self.transport.abort)
 
-    def _path(self) -> str:
-        """Of the request at fault, as far as it came."""
+    def _asked(self) -> tuple[str, Headers]:
+        """Path and headers of the request at fault, as far as they came."""
         if self.conn.their_state is h11.SEND_BODY or self.conn.our_state is h11.SEND_RESPONSE:
-            return str(self.scope["path"])
+            return str(self.scope["path"]), Headers(raw=list(self.scope["headers"]))
         words = self.conn.trailing_data[0][:1024].split(b" ", 2)
-        return words[1].partition(b"?")[0].decode("latin-1") if len(words) > 1 else ""
+        target = words[1].partition(b"?")[0].decode("latin-1") if len(words) > 1 else ""
+        return split_target(target)[1], Headers()

@@ -51,6 +51,8 @@ class Generation:
     """As in Submit: what the output may be."""
     thinking: ThinkingBudget | None = None
     """As in Submit: how much may be thought."""
+    compiled_beside: tuple[str, ...] = ()
+    """As in Submit: grammars that must compile too."""
     one_call: bool = False
     """The answer ends after its first tool call."""
     only_calls: bool = False
@@ -96,6 +98,7 @@ async def generate(
             logprobs=generation.logprobs,
             grammar=generation.grammar,
             thinking=generation.thinking,
+            compiled_beside=list(generation.compiled_beside),
         )
     )
     output = Output(

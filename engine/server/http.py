@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Coroutine
 from typing import Any, Protocol, TypeVar
 
 import msgspec
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -102,24 +103,43 @@ def sentence(error: HeadraceError) -> str:
     return told(message, error.hint)
 
 
-def is_anthropic(path: str) -> bool:
-    return path == "/v1/messages" or path.startswith("/v1/messages/")
+_ANTHROPIC_PATHS = ("/v1/messages", "/v1/messages/")
+_OPENAI_PATHS = (
+    *("/v1/chat/", "/v1/completions", "/v1/responses", "/v1/engine/", "/v1/tokenize"),
+    *("/v1/detokenize", "/tokenize", "/detokenize", "/health", "/metrics", "/openapi.json"),
+)
 
 
-def error_content(path: str, error: HeadraceError) -> bytes:
-    """The error in the shape of the protocol that the path belongs to, as JSON."""
-    return msgspec.json.encode(
-        anthropic_error(error) if is_anthropic(path) else openai_error(error)
-    )
+def shapes(path: str) -> tuple[bool, ...]:
+    """Whether a refusal at this path can be in Anthropic's shape (True) or OpenAI's (False); both
+    are possible where the path belongs to neither protocol."""
+    if path == _ANTHROPIC_PATHS[0] or path.startswith(_ANTHROPIC_PATHS[1]):
+        return (True,)
+    return (False,) if path == "/" or path.startswith(_OPENAI_PATHS) else (False, True)
 
 
-def error_response(path: str, error: HeadraceError) -> Response:
+def error_content(path: str, error: HeadraceError, headers: Headers | None = None) -> bytes:
+    """The error as JSON, in the shape of the protocol that the path belongs to; elsewhere in the
+    one whose client has sent these headers."""
+    possible = shapes(path)
+    anthropic = possible[0] if len(possible) == 1 else _from_anthropic(headers or Headers())
+    return msgspec.json.encode(anthropic_error(error) if anthropic else openai_error(error))
+
+
+def _from_anthropic(headers: Headers) -> bool:
+    """Whether they are those of Anthropic's clients."""
+    bare_key = "x-api-key" in headers and "authorization" not in headers
+    return "anthropic-version" in headers or bare_key
+
+
+def error_response(scope: Scope, error: HeadraceError) -> Response:
     headers = {}
     if error.status == 503:
         headers["Retry-After"] = str(RETRY_AFTER_S)
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return Response(error_content(path, error), error.status, headers, "application/json")
+    content = error_content(scope["path"], error, Headers(scope=scope))
+    return Response(content, error.status, headers, "application/json")
 
 
 class Closable(Protocol):

@@ -5,12 +5,18 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from engine.errors import InvalidRequest
 from engine.server.http import json_response
+from engine.server.queries import whole
 from engine.server.service import Service
+
+MAX_MODELS = 1000
+"""Of a list, in Anthropic's protocol."""
 
 
 def routes(service: Service) -> list[Route]:
@@ -25,14 +31,24 @@ class Models:
     def __init__(self, service: Service) -> None:
         self._service = service
 
-    async def models(self, _request: Request) -> Response:
-        entry = self._entry()
+    async def models(self, request: Request) -> Response:
+        query, entries = request.query_params, [self._entry()]
+        whole(query, "limit", 1, 1, MAX_MODELS)
+        for cursor in ("after_id", "before_id"):
+            if cursor in query:
+                if query[cursor] != self._service.name:
+                    raise InvalidRequest(f"{cursor} names no model of the list.", param=cursor)
+                entries = []
         # has_more and the ids are what Anthropic's client reads of the same list.
-        ends = {"has_more": False, "first_id": entry["id"], "last_id": entry["id"]}
-        return json_response({"object": "list", "data": [entry], **ends})
+        id_ = entries[0]["id"] if entries else None
+        ends = {"has_more": False, "first_id": id_, "last_id": id_}
+        return json_response({"object": "list", "data": entries, **ends})
 
     async def model(self, request: Request) -> Response:
-        self._service.check_model(request.path_params["model"])
+        name = request.path_params["model"]
+        if not name:
+            raise HTTPException(404)  # a slash too many, of which the hint tells
+        self._service.check_model(name)
         return json_response(self._entry())
 
     def _entry(self) -> dict[str, Any]:

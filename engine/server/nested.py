@@ -9,8 +9,9 @@ from engine.chat.conversation import Message
 from engine.errors import InvalidRequest
 from engine.server.bodies import unsupported
 
-HARMLESS = frozenset({"type", "cache_control", "citations", "annotations", "logprobs"})
-"""Of every part: its type, a hint about caching, and what an answer's text came with."""
+HARMLESS = frozenset({"type", "cache_control", "citations", "annotations", "logprobs", "parsed"})
+"""Of every part: its type, a hint about caching, what an answer's text came with, and what a client
+has read it as."""
 
 
 def refuse_unknown(value: dict[str, Any], where: str, known: Collection[str]) -> None:
@@ -30,14 +31,15 @@ def refuse_held(*, continued: bool, held: bool, param: str) -> None:
 
 
 def answering(messages: list[Message]) -> list[Message]:
-    """The messages. Raises InvalidRequest where a tool answers a call that nobody has made."""
+    """The messages. Raises InvalidRequest where a tool answers a call that nobody has made before.
+    One that does not say which answers a call without an id."""
     made: set[str] = set()
     for message in messages:
         made |= {str(call["id"]) for call in message.get("tool_calls", [])}
-        answered = message.get("tool_call_id")
-        if answered is not None and answered not in made:
+        answered = message.get("tool_call_id", "")
+        if message["role"] == "tool" and answered not in made:
+            which = f"the call {answered!r}" if answered else "a call without an id"
             raise InvalidRequest(
-                f"A tool answers the call {answered!r}, which no message before it makes.",
-                param="messages",
+                f"A tool answers {which}, which no message before it makes.", param="messages"
             )
     return messages

@@ -8,7 +8,7 @@ at all is refused too.
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -22,6 +22,8 @@ from engine.server.choices import MAX_CHOICES
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1024
 MAX_TOP_LOGPROBS = 20
+Verbosity = Literal["low", "medium", "high"]
+"""A hint that no template knows."""
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
@@ -54,9 +56,9 @@ class CommonFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     min_p: float | None = None
     repetition_penalty: float | None = None
     ignore_eos: bool = False
-    regex: str = ""
+    regex: str | None = None
     """What the answer must match, as a whole."""
-    grammar: str = ""
+    grammar: str | None = None
     """The same as a Lark grammar with a rule `start`."""
     # Harmless: they label or route a request, or hint at caching, and never touch the answer.
     user: str = ""

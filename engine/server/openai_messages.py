@@ -9,6 +9,7 @@ import msgspec
 from engine.chat.conversation import NOT_CONTINUED, Message
 from engine.chat.templates import Ending
 from engine.errors import InvalidRequest
+from engine.server.bodies import stands
 from engine.server.call_arguments import object_of
 from engine.server.nested import answering, refuse_unknown
 
@@ -42,6 +43,8 @@ class CalledFunction(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     name: str
     arguments: Any = "{}"
     """JSON as text, or what a client has read it as."""
+    parsed_arguments: Any = None
+    """The same, as OpenAI's client has read them for its program."""
 
 
 class ToolCall(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -60,8 +63,10 @@ class AssistantTurn(_Turn, tag="assistant", kw_only=True):
     reasoning_content: str = ""
     reasoning: str = ""
     refusal: str = ""
-    # Replayed parts of an answer that carry no text of their own.
+    # Replayed parts of an answer that carry no text of their own; `parsed` is what OpenAI's client
+    # has read the content as.
     annotations: list[Any] = []
+    parsed: Any = None
     reasoning_details: list[Any] = []
     thinking_blocks: list[Any] = []
     audio: Any = None
@@ -102,10 +107,12 @@ def ending_of(
 
 
 def _message(turn: ChatMessage, where: str) -> Message:
-    role = str(turn.__struct_config__.tag)
+    role, content, thoughts = str(turn.__struct_config__.tag), turn.content, ""
+    if isinstance(turn, AssistantTurn):
+        content, thoughts = without_thinking(content, f"{where}.content")
     message: Message = {
         "role": "tool" if role == "function" else role,
-        "content": plain_text(turn.content, f"{where}.content"),
+        "content": plain_text(content, f"{where}.content"),
     }
     if turn.name:
         message["name"] = turn.name
@@ -114,8 +121,8 @@ def _message(turn: ChatMessage, where: str) -> Message:
     if isinstance(turn, AssistantTurn):
         if not message["content"] and turn.refusal:
             message["content"] = turn.refusal
-        if turn.reasoning_content or turn.reasoning:
-            message["reasoning_content"] = turn.reasoning_content or turn.reasoning
+        if reasoning := turn.reasoning_content or turn.reasoning or thoughts:
+            message["reasoning_content"] = reasoning
         calls = list(turn.tool_calls)
         if turn.function_call is not None:
             calls.append(ToolCall(function=turn.function_call))
@@ -133,6 +140,26 @@ def _tool_call(call: ToolCall) -> dict[str, Any]:
     }
 
 
+def without_thinking(content: Content, where: str) -> tuple[Content, str]:
+    """The content of an assistant without its parts of reasoning, as Mistral's clients and proxies
+    send them back, and the text of these. Raises InvalidRequest."""
+    if isinstance(content, str):
+        return content, ""
+    texts, others = [], []
+    for index, part in enumerate(content):
+        if part.get("type") not in ("thinking", "redacted_thinking"):
+            others.append(part)
+            continue
+        at = f"{where}[{index}]"
+        refuse_unknown(part, at, ("thinking", "signature", "closed", "data"))
+        thought = part.get("thinking") or ""
+        parts = thought if isinstance(thought, list) else []
+        if not isinstance(thought, str | list) or not all(isinstance(each, dict) for each in parts):
+            raise InvalidRequest(f"{at}.thinking is not text.", param=f"{at}.thinking")
+        texts.append(plain_text(thought, f"{at}.thinking"))
+    return others, "\n".join(text for text in texts if text)
+
+
 def plain_text(content: Content, where: str) -> str:
     """Text, or the text parts joined by newlines. Raises InvalidRequest for anything else."""
     if isinstance(content, str):
@@ -143,7 +170,7 @@ def plain_text(content: Content, where: str) -> str:
         text = part.get("refusal" if kind == "refusal" else "text")
         if kind not in ("text", "input_text", "output_text", "refusal"):
             raise InvalidRequest(
-                f"{where}[{index}] is of type {kind!r}; this model reads text only.",
+                f"{stands(f'{where}[{index}].type', kind)}; this model reads text only.",
                 param=f"{where}[{index}]",
             )
         if not isinstance(text, str):

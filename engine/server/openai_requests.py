@@ -9,9 +9,9 @@ import msgspec
 from engine.chat.reasoning import Wish, checked_effort
 from engine.chat.templates import Ending
 from engine.errors import InvalidRequest
-from engine.server.bodies import in_range
+from engine.server.bodies import in_range, unsupported
 from engine.server.nested import refuse_held
-from engine.server.openai_common import MAX_TOP_LOGPROBS, CommonFields
+from engine.server.openai_common import MAX_TOP_LOGPROBS, CommonFields, Verbosity
 from engine.server.openai_messages import ChatMessage, ending_of
 from engine.server.openai_tools import tool_use_of
 from engine.server.tool_use import ToolUse
@@ -29,7 +29,7 @@ class ChatRequest(CommonFields, kw_only=True):
     top_logprobs: int = 0
     chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
     """Extension: variables of the model's own template, such as enable_thinking."""
-    reasoning_effort: str = ""
+    reasoning_effort: str | None = None
     """Of EFFORTS, as far as the model's template knows it."""
     enable_thinking: bool | None = None
     thinking: ThinkingSwitch | None = None
@@ -46,11 +46,11 @@ class ChatRequest(CommonFields, kw_only=True):
     # Harmless.
     prediction: Any = None
     """Speeds up, by definition without changing the answer."""
+    verbosity: Verbosity = "medium"
     # Refused unless they ask for what happens anyway.
     functions: list[dict[str, Any]] = msgspec.field(default_factory=list)
     function_call: str | dict[str, Any] = "auto"
     modalities: list[str] = msgspec.field(default_factory=lambda: ["text"])
-    verbosity: str = "medium"
     audio: Any = None
     web_search_options: Any = None
 
@@ -75,14 +75,13 @@ class ChatRequest(CommonFields, kw_only=True):
             )
         held = self.wanted() is not None or self.tool_use().enforced
         refuse_held(continued=self.ending == "continued", held=held, param="continue_final_message")
-        for name, value, only in (
-            ("modalities", self.modalities, ["text"]),
-            ("verbosity", self.verbosity, "medium"),
-            ("audio", self.audio, None),
-            ("web_search_options", self.web_search_options, None),
-        ):
-            if value != only:
-                raise InvalidRequest(f"{name} {value!r} is not supported.", param=name)
+        if self.modalities != ["text"]:
+            raise InvalidRequest(
+                'modalities must be ["text"]: this model writes text only.', param="modalities"
+            )
+        for name in ("audio", "web_search_options"):
+            if getattr(self, name) is not None:
+                raise unsupported(name)
 
     def tool_use(self) -> ToolUse:
         """Raises InvalidRequest."""
@@ -102,7 +101,7 @@ class ChatRequest(CommonFields, kw_only=True):
         if self.thinking is not None:
             on = self.thinking.type != "disabled" if on is None else on
             budget = self.thinking.budget_tokens if budget is None else budget
-        return Wish(on=on, effort=self.reasoning_effort, budget=budget)
+        return Wish(on=on, effort=self.reasoning_effort or "", budget=budget)
 
     def switched_off_by(self) -> str:
         """The field that asks for no reasoning; "" where none does."""

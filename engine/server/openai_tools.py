@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.errors import InvalidRequest
+from engine.server.bodies import stands
 from engine.server.tool_use import Function, ToolUse, function, tool_use
 
 
@@ -21,9 +22,12 @@ def tool_use_of(
 
 def _function(tool: dict[str, Any], where: str) -> Function:
     kind, described = tool.get("type"), tool.get("function")
-    if kind != "function" or not isinstance(described, dict):
+    if kind != "function":
+        raise InvalidRequest(f"{stands(f'{where}.type', kind)}; it must be function.", param=where)
+    if not isinstance(described, dict):
         raise InvalidRequest(
-            f"{where} is of type {kind!r}; a tool is {{type: function, function: {{...}}}}.",
+            f"{stands(f'{where}.function', described)}; it must be an object with the tool's name, "
+            "description and parameters.",
             param=where,
         )
     return function(
@@ -41,15 +45,23 @@ def _choice(choice: str | dict[str, Any]) -> tuple[str, list[str] | None]:
         return str(choice), None
     if isinstance(choice, dict) and choice.get("type") == "function":
         named = choice.get("function")
-        if isinstance(named, dict) and isinstance(named.get("name"), str):
-            return "required", [named["name"]]
+        name = named.get("name") if isinstance(named, dict) else None
+        if isinstance(name, str):
+            return "required", [name]
+        raise InvalidRequest(f"{stands('tool_choice.function.name', name)}.", param="tool_choice")
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         allowed = choice.get("allowed_tools")
         if isinstance(allowed, dict):
             return allowed_tools(allowed.get("mode"), allowed.get("tools"))
-    raise InvalidRequest(
-        f"tool_choice {choice!r} is not supported; none, auto, required, a named function and "
-        "allowed_tools are.",
+    raise unknown_choice(choice)
+
+
+def unknown_choice(choice: str | dict[str, Any]) -> InvalidRequest:
+    found = stands("tool_choice", choice)
+    if isinstance(choice, dict):
+        found = stands("tool_choice.type", choice.get("type"))
+    return InvalidRequest(
+        f"{found}; tool_choice must be none, auto, required, a named function or allowed_tools.",
         param="tool_choice",
     )
 

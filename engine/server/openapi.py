@@ -20,9 +20,11 @@ from engine.server.bodies import LARGEST
 from engine.server.choices import MAX_CHOICES
 from engine.server.completions_requests import CompletionRequest
 from engine.server.control import MAX_INTERVAL_S, MIN_INTERVAL_S, Owner
-from engine.server.http import is_anthropic, json_response
+from engine.server.http import json_response, shapes
+from engine.server.models import MAX_MODELS
 from engine.server.openai_common import MAX_TOP_LOGPROBS
 from engine.server.openai_requests import ChatRequest
+from engine.server.responses import ITEMS, MAX_ITEMS
 from engine.server.responses_requests import InputTokensRequest, ResponsesRequest
 from engine.server.tokens import DetokenizeRequest, TokenizeRequest
 
@@ -31,6 +33,21 @@ _DESCRIPTION = (
     "`stream: true` an answer is server-sent events, in the shapes of the protocol."
 )
 _INTERVAL = {"type": "number", "minimum": MIN_INTERVAL_S, "maximum": MAX_INTERVAL_S, "default": 1}
+_TEXT = {"type": "string"}
+_BETA = {"beta": _TEXT}
+"""Anthropic's client says so of what it calls beta."""
+_ITEMS = {
+    "limit": {"type": "integer", "minimum": 1, "maximum": MAX_ITEMS, "default": ITEMS},
+    "order": {"enum": ["desc", "asc"], "default": "desc"},
+    "after": _TEXT,
+}
+_MODELS = {
+    "limit": {"type": "integer", "minimum": 1, "maximum": MAX_MODELS},
+    "after_id": _TEXT,
+    "before_id": _TEXT,
+}
+_CLIENT = {"client_version": _TEXT}
+"""Codex says so which one it is."""
 _BOUNDS = {
     **RANGES,
     "n": (1, MAX_CHOICES),
@@ -54,6 +71,8 @@ class Operation:
     streams: bool = False
     """Whether the answer can be server-sent events."""
     only_streams: bool = False
+    text: bool = False
+    """Whether the answer is plain text."""
     query: dict[str, Any] = field(default_factory=dict)
     """Schemas of parameters in the query."""
     control: bool = False
@@ -79,10 +98,12 @@ OPERATIONS = {
     ("POST", "/v1/responses/input_tokens"): Operation(
         "How many tokens a request's prompt has", answers.InputTokens, InputTokensRequest
     ),
-    ("GET", "/v1/responses/{id}"): Operation("A response that is kept", answers.ModelResponse),
+    ("GET", "/v1/responses/{id}"): Operation(
+        "A response that is kept", answers.ModelResponse, query={"stream": {"const": "false"}}
+    ),
     ("DELETE", "/v1/responses/{id}"): Operation("Forget a response", answers.DeletedResponse),
     ("GET", "/v1/responses/{id}/input_items"): Operation(
-        "What a response answered", answers.InputItems
+        "What a response answered", answers.InputItems, query=_ITEMS
     ),
     ("POST", "/v1/responses/{id}/cancel"): Operation("Refused: nothing runs in the background"),
     ("POST", "/v1/messages"): Operation(
@@ -91,8 +112,10 @@ OPERATIONS = {
     ("POST", "/v1/messages/count_tokens"): Operation(
         "How many tokens a request's prompt has", answers.MessageTokens, CountRequest
     ),
-    ("GET", "/v1/models"): Operation("The model that is served", answers.ModelList),
-    ("GET", "/v1/models/{model}"): Operation("The same by its name", answers.Model),
+    ("GET", "/v1/models"): Operation(
+        "The model that is served", answers.ModelList, query={**_MODELS, **_BETA, **_CLIENT}
+    ),
+    ("GET", "/v1/models/{model}"): Operation("The same by its name", answers.Model, query=_BETA),
     ("POST", "/v1/tokenize"): _TOKENIZE,
     ("POST", "/tokenize"): _TOKENIZE,
     ("POST", "/v1/detokenize"): _DETOKENIZE,
@@ -100,6 +123,7 @@ OPERATIONS = {
     ("GET", "/"): _HEALTH,
     ("GET", "/health"): _HEALTH,
     ("GET", "/openapi.json"): Operation("This document"),
+    ("GET", "/metrics"): Operation("Live figures as Prometheus reads them", text=True),
     ("GET", "/v1/engine/stats"): Operation("Live figures", Stats),
     ("GET", "/v1/engine/stats/stream"): Operation(
         "Live figures as server-sent events", only_streams=True, query={"interval": _INTERVAL}
@@ -114,6 +138,16 @@ OPERATIONS = {
         "End the server", answers.Stopping, status=202, control=True
     ),
 }
+
+
+def queries(route: Route) -> dict[str, frozenset[str]]:
+    """The parameters that a query can have, by the methods of a route. A POST says all in its body,
+    and its query is not read."""
+    return {
+        method: frozenset(OPERATIONS[method, path].query)
+        for method, path in _offered([route])
+        if method != "POST"
+    }
 
 
 def route(routes: Sequence[Route]) -> Route:
@@ -176,8 +210,11 @@ def _offered(routes: Sequence[Route]) -> Iterator[tuple[str, str]]:
 
 def _described(path: str, operation: Operation, schema_of: dict[Any, Any]) -> dict[str, Any]:
     answer = schema_of[operation.answer] if operation.answer else {"type": "object"}
-    error = schema_of[answers.AnthropicError if is_anthropic(path) else answers.Error]
-    content = {} if operation.only_streams else _json(answer)
+    errors = [schema_of[answers.AnthropicError if each else answers.Error] for each in shapes(path)]
+    error = errors[0] if len(errors) == 1 else {"anyOf": errors}
+    content = {} if operation.only_streams or operation.text else _json(answer)
+    if operation.text:
+        content["text/plain"] = {"schema": {"type": "string"}}
     if operation.streams or operation.only_streams:
         # OpenAPI 3.1 has no word for the schema of each event.
         content["text/event-stream"] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
@@ -22,9 +23,27 @@ class RequestStream:
         self.request = request
         self._events: asyncio.Queue[RequestEvent] = asyncio.Queue()
         self.done = False
+        self._began = time.monotonic()
+        self._sampled_at: float | None = None
+        """When the newest token came."""
 
     def push(self, event: RequestEvent) -> None:
         self._events.put_nowait(event)
+        self._measure(event)
+
+    def _measure(self, event: RequestEvent) -> None:
+        latencies, now = self._link.latencies, time.monotonic()
+        match event:
+            case Admitted():
+                latencies.queue.observe(now - self._began)
+            case Sampled():
+                before, self._sampled_at = self._sampled_at, now
+                if before is None:
+                    latencies.first_token.observe(now - self._began)
+                else:
+                    latencies.next_token.observe(now - before)
+            case Finished(reason="stop" | "length"):
+                latencies.request.observe(now - self._began)
 
     async def next(self) -> RequestEvent:
         event = await self._events.get()

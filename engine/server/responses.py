@@ -16,7 +16,7 @@ from engine.chat.reasoning import Wish
 from engine.chat.text_model import TextModel
 from engine.errors import HeadraceError, InvalidRequest
 from engine.server.blocks import Blocks
-from engine.server.bodies import convert, parse_json, read_body
+from engine.server.bodies import convert, parse_json, read_body, stands
 from engine.server.context_limit import explained
 from engine.server.generation import (
     Ended,
@@ -28,6 +28,7 @@ from engine.server.generation import (
 )
 from engine.server.http import HUNG_UP, EventStream, json_response, unless_hung_up
 from engine.server.output import Delta
+from engine.server.queries import one_of, whole
 from engine.server.recording import note_unseen
 from engine.server.responses_answers import JsonObject, ResponseAnswer
 from engine.server.responses_input import Item, conversation
@@ -38,6 +39,8 @@ from engine.server.turns import Turn, prepared, rendered
 
 _NESTED = ("input", "tools", "reasoning", "text", "stream_options", "tool_choice")
 UNBOUNDED = 1 << 40
+ITEMS, MAX_ITEMS = 20, 100
+"""Of a response's input that are listed at once."""
 
 
 def routes(service: Service) -> list[Route]:
@@ -63,7 +66,7 @@ class Responses:
         )
         body.check()
         before, sent = self._items(body)
-        messages = conversation(body.instructions, [*before, *sent])
+        messages = conversation(body.instructions, before, sent)
         service.check_model(body.model)
         text, ready = await service.ready()
         tools = body.response_tools()
@@ -106,7 +109,7 @@ class Responses:
         )
         body.check()
         before, sent = self._items(body)
-        messages = conversation(body.instructions, [*before, *sent])
+        messages = conversation(body.instructions, before, sent)
         service.check_model(body.model)
         text = await service.text()
         with service.served(), _about_input():
@@ -124,18 +127,36 @@ class Responses:
         if request.method == "DELETE":
             self._store.delete(id_)
             return json_response({"id": id_, "object": "response", "deleted": True})
-        return json_response(self._store.get(id_).response)
+        kept = self._store.get(id_).response
+        if one_of(request.query_params, "stream", ("false", "true"), "false") == "true":
+            raise InvalidRequest(
+                "A response that is kept is not streamed again.",
+                hint="Leave stream out: it is told as a whole.",
+                param="stream",
+            )
+        return json_response(kept)
 
     async def input_items(self, request: Request) -> Response:
         sent = self._store.get(request.path_params["id"]).input
+        query = request.query_params
+        limit = whole(query, "limit", ITEMS, 1, MAX_ITEMS)
         items = [
             {"id": f"item_{index}", "type": "message", **each} for index, each in enumerate(sent)
         ]
+        if one_of(query, "order", ("desc", "asc"), "desc") == "desc":
+            items.reverse()
+        if "after" in query:
+            ids = [item["id"] for item in items]
+            if query["after"] not in ids:
+                raise InvalidRequest("after names no item of this response.", param="after")
+            items = items[ids.index(query["after"]) + 1 :]
+        page = items[:limit]
         ends = {
-            "first_id": items[0]["id"] if items else None,
-            "last_id": items[-1]["id"] if items else None,
+            "first_id": page[0]["id"] if page else None,
+            "last_id": page[-1]["id"] if page else None,
         }
-        return json_response({"object": "list", "data": items[::-1], "has_more": False, **ends})
+        more = len(items) > limit
+        return json_response({"object": "list", "data": page, "has_more": more, **ends})
 
     async def cancel(self, request: Request) -> Response:
         self._store.get(request.path_params["id"])
@@ -148,7 +169,7 @@ class Responses:
     def _items(self, body: InputTokensRequest) -> tuple[list[Item], list[Item]]:
         """The conversation that a request goes on from, and what it adds."""
         before: list[Item] = []
-        if body.previous_response_id:
+        if body.previous_response_id is not None:
             note_unseen()
             before = self._store.previous(body.previous_response_id).conversation
         if isinstance(body.input, str):
@@ -166,7 +187,8 @@ class Responses:
         found = self._store.item(id_) if isinstance(id_, str) else None
         if found is None:
             raise InvalidRequest(
-                f"{where} refers to an item {id_!r} that is not stored here.", param=where
+                f"{where} refers to an item that is not stored here: {stands('its id', id_)}.",
+                param=where,
             )
         return found
 
@@ -228,4 +250,4 @@ def _event(content: JsonObject) -> bytes:
 
 
 def _variables(body: InputTokensRequest, text: TextModel) -> dict[str, Any]:
-    return text.reasoning_variables(Wish(effort=body.reasoning.effort), "reasoning.effort")
+    return text.reasoning_variables(Wish(effort=body.reasoning.effort or ""), "reasoning.effort")

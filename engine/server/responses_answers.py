@@ -93,9 +93,9 @@ class ResponseAnswer:
             "model": model,
             "output": [],
             "parallel_tool_calls": body.parallel_tool_calls,
-            "previous_response_id": body.previous_response_id or None,
+            "previous_response_id": body.previous_response_id,
             "reasoning": {
-                "effort": body.reasoning.effort or None,
+                "effort": body.reasoning.effort,
                 "summary": body.reasoning.summary or None,
             },
             "store": body.store,

@@ -9,8 +9,9 @@ from typing import Any
 
 from engine.chat.conversation import Message
 from engine.errors import InvalidRequest
+from engine.server.bodies import stands
 from engine.server.call_arguments import object_of
-from engine.server.openai_messages import plain_text
+from engine.server.openai_messages import Content, plain_text, without_thinking
 from engine.server.responses_tools import full_name
 
 Item = dict[str, Any]
@@ -26,12 +27,15 @@ def sealed(reasoning: str) -> str:
     return _SEALED + base64.b64encode(reasoning.encode()).decode()
 
 
-def conversation(instructions: str, items: Sequence[Item]) -> list[Message]:
-    """The messages. Raises InvalidRequest naming the item at fault."""
+def conversation(instructions: str, before: Sequence[Item], sent: Sequence[Item]) -> list[Message]:
+    """The messages. `before`: the conversation that a stored response ended. Raises InvalidRequest
+    naming the item at fault of those that were `sent`."""
     reading = _Reading()
     if instructions:
         reading.messages.append({"role": "system", "content": instructions})
-    for index, item in enumerate(items):
+    for item in before:
+        reading.take(item, "previous_response_id")
+    for index, item in enumerate(sent):
         reading.take(item, f"input[{index}]")
     reading.flush()
     return reading.messages
@@ -43,6 +47,8 @@ class _Reading:
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self._answer: Message = {}
+        self._calls: set[str] = set()
+        """Ids of those made so far."""
 
     def flush(self) -> None:
         if self._answer:
@@ -58,47 +64,62 @@ class _Reading:
                 if self._answer.keys() - {"reasoning_content"}:
                     self.flush()
                 if text := _reasoning(item):
-                    before = self._answer.get("reasoning_content")
-                    self._answer["reasoning_content"] = f"{before}\n{text}" if before else text
+                    self._think(text)
             case "function_call":
                 self._call(item, where, object_of(item.get("arguments")))
             case "custom_tool_call":
                 self._call(item, where, {"input": _text(item, "input", where)})
             case "function_call_output" | "custom_tool_call_output":
-                self.flush()
-                self.messages.append(
-                    {
-                        "role": "tool",
-                        "tool_call_id": _text(item, "call_id", where),
-                        "content": _content(item.get("output"), f"{where}.output"),
-                    }
-                )
+                self._result(item, where)
             case _ if kind not in _SILENT:
                 raise InvalidRequest(
-                    f"{where} is of type {kind!r}, which is not supported.", param=where
+                    f"{stands(f'{where}.type', kind)}; no such item is known here.", param=where
                 )
 
     def _message(self, item: Item, where: str) -> None:
         role = item.get("role")
         if role not in _ROLES:
             raise InvalidRequest(
-                f"{where}.role is {role!r}; {', '.join(_ROLES)} are known.", param=f"{where}.role"
+                f"{stands(f'{where}.role', role)}; it must be one of {', '.join(_ROLES)}.",
+                param=f"{where}.role",
             )
-        content = _content(item.get("content"), f"{where}.content")
+        at = f"{where}.content"
+        content = _parts(item.get("content"), at)
         if role != "assistant":
             self.flush()
-            self.messages.append({"role": role, "content": content})
+            self.messages.append({"role": role, "content": plain_text(content, at)})
             return
         if self._answer.keys() - {"reasoning_content"}:
             self.flush()
-        self._answer["content"] = content
+        content, thoughts = without_thinking(content, at)
+        if thoughts:
+            self._think(thoughts)
+        self._answer["content"] = plain_text(content, at)
+
+    def _think(self, text: str) -> None:
+        before = self._answer.get("reasoning_content")
+        self._answer["reasoning_content"] = f"{before}\n{text}" if before else text
+
+    def _result(self, item: Item, where: str) -> None:
+        call = _text(item, "call_id", where)
+        if call not in self._calls:
+            raise InvalidRequest(  # in the words of the service
+                f"No tool call found for function call output with call_id {call}.",
+                param=f"{where}.call_id",
+            )
+        self.flush()
+        at = f"{where}.output"
+        content = plain_text(_parts(item.get("output"), at), at)
+        self.messages.append({"role": "tool", "tool_call_id": call, "content": content})
 
     def _call(self, item: Item, where: str, arguments: dict[str, Any]) -> None:
         namespace = item.get("namespace")
         name = full_name(_text(item, "name", where), str(namespace or ""))
+        call = _text(item, "call_id", where)
+        self._calls.add(call)
         self._answer.setdefault("tool_calls", []).append(
             {
-                "id": _text(item, "call_id", where),
+                "id": call,
                 "type": "function",
                 "function": {"name": name, "arguments": arguments},
             }
@@ -112,12 +133,12 @@ def _text(item: Item, field: str, where: str) -> str:
     return value
 
 
-def _content(content: Any, where: str) -> str:
+def _parts(content: Any, where: str) -> Content:
     if isinstance(content, str | None):
         return content or ""
     if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
         raise InvalidRequest(f"{where} is neither text nor a list of parts.", param=where)
-    return plain_text(content, where)
+    return content
 
 
 def _reasoning(item: Item) -> str:

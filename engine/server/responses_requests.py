@@ -12,7 +12,7 @@ from engine.errors import InvalidRequest
 from engine.messages import Sampling
 from engine.server.answer_formats import answer_format
 from engine.server.bodies import in_range, sampling_in_range
-from engine.server.openai_common import MAX_TOP_LOGPROBS, StreamOptions, chosen_sampling
+from engine.server.openai_common import MAX_TOP_LOGPROBS, StreamOptions, Verbosity, chosen_sampling
 from engine.server.responses_tools import ResponseTools, response_tools
 
 ENCRYPTED = "reasoning.encrypted_content"
@@ -23,15 +23,14 @@ _OTHER_INCLUDES = ("web_search_call.", "file_search_call.", "code_interpreter_ca
 class Reasoning(msgspec.Struct, frozen=True, kw_only=True):
     """Effort works as far as the model's template knows it. Reasoning is never summarised."""
 
-    effort: str = ""
+    effort: str | None = None
     summary: str = ""
     generate_summary: str = ""
 
 
 class TextOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     format: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "text"})
-    verbosity: str = "medium"
-    """A hint that no template knows."""
+    verbosity: Verbosity = "medium"
 
 
 class InputTokensRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -40,7 +39,7 @@ class InputTokensRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=Tru
     model: str
     input: str | list[dict[str, Any]]
     instructions: str = ""
-    previous_response_id: str = ""
+    previous_response_id: str | None = None
     tools: list[dict[str, Any]] = []
     tool_choice: str | dict[str, Any] = "auto"
     parallel_tool_calls: bool = True

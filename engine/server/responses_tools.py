@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from engine.chat.parsers.tools import INPUT, TextInput, Tool
 from engine.errors import InvalidRequest
-from engine.server.openai_tools import allowed_tools
+from engine.server.bodies import stands
+from engine.server.openai_tools import allowed_tools, unknown_choice
 from engine.server.tool_use import Function, ToolUse, function, tool_use
 
 HOSTED = ("web_search", "image_generation", "tool_search")
@@ -15,8 +17,8 @@ HOSTED = ("web_search", "image_generation", "tool_search")
 there are none here, and the model is not told of them."""
 _TEXT_INPUT = {
     "type": "object",
-    "properties": {"input": {"type": "string"}},
-    "required": ["input"],
+    "properties": {INPUT: {"type": "string"}},
+    "required": [INPUT],
 }
 
 
@@ -72,23 +74,49 @@ def _functions(
             yield from _functions(nested, at, str(name))
     elif kind in ("function", "custom"):
         custom = kind == "custom"
+        text = _text_input(tool.get("format"), f"{where}.format") if custom else None
         parameters = _TEXT_INPUT if custom else tool.get("parameters")
         known_as = full_name(name, namespace) if isinstance(name, str) else name
-        described = function(where, known_as, _description(tool), parameters, tool.get("strict"))
+        told = _description(tool.get("description"), text)
+        described = function(where, known_as, told, parameters, tool.get("strict"))
+        if text is not None:
+            described = replace(described, tool=_held(described.tool, text))
         yield described, Origin(str(name), namespace, custom)
     elif not isinstance(kind, str) or not kind.startswith(HOSTED):
         raise InvalidRequest(
-            f"{where} is of type {kind!r}; function, custom and namespace are supported.",
+            f"{stands(f'{where}.type', kind)}; it must be one of function, custom, namespace.",
             param=where,
         )
 
 
-def _description(tool: dict[str, Any]) -> Any:
+def _text_input(wanted: Any, where: str) -> TextInput | None:
+    """What a custom tool's input must be; None: any text. Raises InvalidRequest."""
+    kind = wanted.get("type") if isinstance(wanted, dict) else wanted
+    if kind in (None, "text"):
+        return None
+    if kind != "grammar":
+        raise InvalidRequest(f"{where}.type must be text or grammar.", param=where)
+    syntax, definition = wanted.get("syntax"), wanted.get("definition")
+    if syntax not in ("lark", "regex"):
+        raise InvalidRequest(f"{where}.syntax must be lark or regex.", param=f"{where}.syntax")
+    if not isinstance(definition, str) or not definition.strip():
+        raise InvalidRequest(f"{where}.definition must be a grammar.", param=f"{where}.definition")
+    return TextInput(syntax, definition, f"{where}.definition")
+
+
+def _held(tool: Tool, text: TextInput) -> Tool:
+    """The tool with what its input must be."""
+    if text.syntax == "lark":
+        return replace(tool, text=text)
+    pattern = {"type": "string", "pattern": f"^(?:{text.definition})$"}
+    return replace(tool, text=text, parameters={**_TEXT_INPUT, "properties": {INPUT: pattern}})
+
+
+def _description(description: Any, text: TextInput | None) -> Any:
     """With the grammar of a custom tool's input, which the model cannot know otherwise."""
-    description, wanted = tool.get("description"), tool.get("format")
-    if isinstance(wanted, dict) and wanted.get("definition"):
-        return f"{description or ''}\nGrammar of the input:\n{wanted['definition']}".strip()
-    return description
+    if text is None or not isinstance(description, str | None):
+        return description
+    return f"{description or ''}\nGrammar of the input:\n{text.definition}".strip()
 
 
 def _choice(choice: str | dict[str, Any]) -> tuple[str, list[str] | None]:
@@ -101,8 +129,6 @@ def _choice(choice: str | dict[str, Any]) -> tuple[str, list[str] | None]:
             return "required", [full_name(name, str(namespace))]
         if choice.get("type") == "allowed_tools":
             return allowed_tools(choice.get("mode"), choice.get("tools"))
-    raise InvalidRequest(
-        f"tool_choice {choice!r} is not supported; none, auto, required, a named function and "
-        "allowed_tools are.",
-        param="tool_choice",
-    )
+        if choice.get("type") in ("function", "custom"):
+            raise InvalidRequest(f"{stands('tool_choice.name', name)}.", param="tool_choice")
+    raise unknown_choice(choice)

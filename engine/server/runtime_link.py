@@ -36,6 +36,7 @@ from engine.messages import (
 )
 from engine.options import EngineOptions
 from engine.server.counters import with_earlier
+from engine.server.latencies import Latencies
 from engine.server.request_stream import RequestStream
 from engine.server.runtime_end import RuntimeEnd
 from engine.server.runtime_process import COMMAND, RuntimeProcess
@@ -79,6 +80,7 @@ class RuntimeLink:
         """Why it was given up: no runtime will be started again."""
         self.vocabulary: Callable[[], UseVocabulary] | None = None
         """Set once the text side is loaded; called when a request needs it."""
+        self.latencies = Latencies()
         self.ready: Ready | None = None
         self._ever_ready = False
         self.restarts = 0
@@ -180,7 +182,7 @@ class RuntimeLink:
         """Start a request; its number is chosen here. Raises RuntimeUnavailable, RuntimeDied."""
         if self.state != "ready":
             raise self.unavailable()
-        if submit.grammar or submit.thinking is not None:
+        if submit.compiles or submit.thinking is not None:
             await self._teach()
         number = next(self._numbers)
         stream = RequestStream(self, number)

@@ -62,7 +62,7 @@ class Security:
             return
         send = _readable(send, readable_by)
         if refusal is not None:
-            await error_response(path, refusal)(scope, receive, send)
+            await error_response(scope, refusal)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

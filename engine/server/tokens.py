@@ -25,14 +25,23 @@ UNBOUNDED = 1 << 40
 """Counting tokens has no limit but the body's."""
 
 
+_OF_MESSAGES: dict[str, Any] = {
+    "tools": [],
+    "chat_template_kwargs": {},
+    "add_generation_prompt": None,
+    "continue_final_message": False,
+}
+"""Fields that say something of messages, and what they are where they are absent."""
+
+
 class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """One of `prompt` (with what the tokenizer puts in front), `content` (without) and `messages`
     (as the template renders them)."""
 
-    model: str = ""
+    model: str | None = None
     prompt: str | None = None
     content: str | None = None
-    messages: list[ChatMessage] = []
+    messages: list[ChatMessage] | None = None
     tools: list[dict[str, Any]] = []
     chat_template_kwargs: dict[str, Any] = {}
     add_generation_prompt: bool | None = None
@@ -43,11 +52,37 @@ class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     return_token_strs: bool = False
     with_pieces: bool = False
 
+    def check(self) -> None:
+        """Raises InvalidRequest naming the field."""
+        given = [
+            name for name in ("prompt", "content", "messages") if getattr(self, name) is not None
+        ]
+        if not given:
+            raise InvalidRequest("One of prompt, content and messages is needed.", param="prompt")
+        if len(given) > 1:
+            raise InvalidRequest(f"{given[0]} and {given[1]} exclude each other.", param=given[1])
+        if self.messages is not None and not self.messages:
+            raise InvalidRequest("messages is empty; send at least one.", param="messages")
+        if None not in (self.add_special_tokens, self.add_special):
+            raise InvalidRequest(
+                "add_special_tokens and add_special are one switch; send one of them.",
+                param="add_special",
+            )
+        if self.messages is not None and (self.add_special_tokens or self.add_special):
+            name = "add_special_tokens" if self.add_special_tokens else "add_special"
+            raise InvalidRequest(
+                f"{name} is for prompt and content: the template writes all that messages have.",
+                param=name,
+            )
+        for name, absent in _OF_MESSAGES.items():
+            if self.messages is None and getattr(self, name) != absent:
+                raise InvalidRequest(f"{name} is for messages, and there are none.", param=name)
+
     @property
     def ending(self) -> Ending:
         """Raises InvalidRequest."""
         return ending_of(
-            self.messages,
+            self.messages or [],
             add_generation_prompt=self.add_generation_prompt,
             continued=self.continue_final_message,
         )
@@ -55,7 +90,7 @@ class TokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 class DetokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     tokens: list[int]
-    model: str = ""
+    model: str | None = None
 
 
 def routes(service: Service) -> list[Route]:
@@ -78,11 +113,12 @@ class Tokens:
             null_is_absent=("messages",),
             tags=ROLES,
         )
-        if body.model:
+        body.check()
+        if body.model is not None:
             self._service.check_model(body.model)
         text = await self._service.text()
         with self._service.served():
-            if body.messages:
+            if body.messages is not None:
                 tools = tool_use_of(body.tools, "auto", several=True)
                 messages = conversation(body.messages)
                 ending, work = body.ending, self._service.counts
@@ -113,7 +149,7 @@ class Tokens:
 
     async def detokenize(self, request: Request) -> Response:
         body = convert(parse_json(await read_body(request)), DetokenizeRequest)
-        if body.model:
+        if body.model is not None:
             self._service.check_model(body.model)
         text = await self._service.text()
         in_vocabulary(body.tokens, text.tokenizer.vocab_size, "tokens", "tokens")
@@ -126,7 +162,6 @@ class Tokens:
 def _plain(body: TokenizeRequest) -> tuple[str, bool]:
     """The text, and whether it gets what the tokenizer puts in front."""
     asked = body.add_special if body.add_special_tokens is None else body.add_special_tokens
-    for given, default in ((body.prompt, True), (body.content, False)):
-        if given is not None:
-            return given, default if asked is None else asked
-    raise InvalidRequest("One of prompt, content and messages is needed.", param="prompt")
+    if body.prompt is not None:
+        return body.prompt, True if asked is None else asked
+    return body.content or "", bool(asked)

@@ -9,7 +9,12 @@ from typing import Any
 from starlette.requests import Request
 
 from engine.chat.conversation import Message
-from engine.chat.structured import AnswerFormat, enforced_calls, structured_answer
+from engine.chat.structured import (
+    AnswerFormat,
+    compiled_beside,
+    enforced_calls,
+    structured_answer,
+)
 from engine.chat.templates import Ending
 from engine.chat.text_model import ChatPrompt, TextModel
 from engine.messages import Ready, Sampling
@@ -76,6 +81,10 @@ async def prepared(
         thinking=prompt.thinking == "opened",
     )
     held = tools.enforced or turn.wanted is not None
+    beside = await work.run(
+        *(request, partial(compiled_beside, enforced=held)),
+        *(tools.callable, text.tokenizer.special),
+    )
     return Generation(
         prompt=prompt.tokens,
         max_tokens=room if turn.max_tokens is None else min(turn.max_tokens, room),
@@ -87,6 +96,7 @@ async def prepared(
         parser=parser if text.thinks or tools.callable else None,
         grammar=await work.run(request, _grammar, text, turn, prompt) if held else "",
         thinking=text.thinking_budget(prompt, turn.thinking_tokens, tools=bool(tools.callable)),
+        compiled_beside=beside,
         one_call=not tools.several,
         only_calls=tools.enforced,
     )

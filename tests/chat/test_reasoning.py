@@ -93,11 +93,12 @@ def test_a_template_that_runs_away_has_no_controls(monkeypatch: pytest.MonkeyPat
 
 
 def test_words_that_are_not_on_the_scale_are_refused() -> None:
-    for effort in ("", *EFFORTS):
+    for effort in (None, *EFFORTS):
         assert checked_effort(effort, "it") == effort
-    with pytest.raises(InvalidRequest, match="none, minimal, low, medium, high") as raised:
-        checked_effort("enormous", "it")
-    assert raised.value.param == "it"
+    for effort in ("enormous", ""):
+        with pytest.raises(InvalidRequest, match="none, minimal, low, medium, high") as raised:
+            checked_effort(effort, "it")
+        assert raised.value.param == "it"
 
 
 # --- templates of real models -----------------------------------------------------------------

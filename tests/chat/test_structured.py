@@ -12,8 +12,14 @@ from jsonschema import Draft202012Validator
 
 from engine.chat.parsers.events import Piece
 from engine.chat.parsers.families import FAMILIES, Family, family_named
-from engine.chat.parsers.tools import Tool
-from engine.chat.structured import AnswerFormat, Thinking, enforced_calls, structured_answer
+from engine.chat.parsers.tools import TextInput, Tool
+from engine.chat.structured import (
+    AnswerFormat,
+    Thinking,
+    compiled_beside,
+    enforced_calls,
+    structured_answer,
+)
 from engine.errors import InvalidRequest
 from tests.chat import random_schemas
 from tests.chat.grammars import ByteModel, allows, takes
@@ -193,6 +199,74 @@ def test_whatever_is_allowed_is_read_as_valid_calls(
             for name, arguments, complete in found.calls:
                 assert complete, (name, arguments, output)
                 Draft202012Validator(PARAMETERS[name]).validate(json.loads(arguments))
+
+
+TEXTS = (
+    TextInput(
+        "lark", 'start: line~1..9 "*** \\"End\\""\nline: /[a-z\\\\"<\\/]{1,4}/ "\\n"', "format"
+    ),
+    TextInput("regex", r'[0-9]{3}|"/\/\\<\n?', "format"),
+)
+TAKES_TEXT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+
+
+@every_vocabulary
+@pytest.mark.parametrize("text", TEXTS, ids=lambda text: text.syntax)
+def test_text_that_a_tool_takes_is_what_its_grammar_allows(
+    family: Family, special: tuple[str, ...], text: TextInput
+) -> None:
+    model = ByteModel(special)
+    wanted = {"type": "string", "pattern": f"^(?:{text.definition})$"}
+    held = TAKES_TEXT | ({"properties": {"input": wanted}} if text.syntax == "regex" else {})
+    tools = (Tool("edit", held, text=text), Tool("now", PARAMETERS["nothing"]))
+    (own,) = compiled_beside(tools, model.special, enforced=True)
+    document = enforced_calls(family, tools[:1], model.special, "none", several=True)
+    draw = random.Random(f"{family.name} {special}")
+    for _ in range(WALKS):
+        tokens = model.walk(model.compile(document), draw)
+        found = parsed(family, model, tokens, tools)
+        assert found.calls, model.pieces(tokens)
+        for name, arguments, complete in found.calls:
+            assert complete and name == "edit", model.pieces(tokens)
+            (taken,) = json.loads(arguments).values()
+            assert takes(model.compile(own), taken.encode(), model.end), taken
+
+
+def test_what_must_compile_beside_is_told_in_the_words_of_the_request() -> None:
+    model = ByteModel(())
+    strict = Tool("f", {"type": "object", "properties": {"a": {"$ref": "#/zz"}}}, strict=True)
+    broken = Tool("edit", TAKES_TEXT, text=TextInput("lark", "start: zz", "tools[1].format"))
+    of_schema, of_text = compiled_beside((strict, broken), {}, enforced=False)
+    with pytest.raises(InvalidRequest, match=r"schema of the tool 'f' .* at /zz: ") as one:
+        model.compile(of_schema)
+    with pytest.raises(InvalidRequest, match=r"grammar of the tool 'edit' .*zz") as other:
+        model.compile(of_text)
+    assert (one.value.param, other.value.param) == ("tools", "tools[1].format")
+    assert compiled_beside((strict,), {}, enforced=True) == ()
+    unquotable = TextInput("lark", "start: ~A\nA: /a/", "tools[0].format")
+    with pytest.raises(InvalidRequest, match=r"tool 'edit' cannot be enforced: ~") as third:
+        enforced_calls(
+            family_named("hermes"),
+            (Tool("edit", TAKES_TEXT, text=unquotable),),
+            {},
+            "none",
+            several=False,
+        )
+    assert third.value.param == "tools[0].format"
+
+
+def test_a_pattern_with_a_slash_is_taken_as_it_is() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"text": {"type": "string", "pattern": r"^a\/b/$"}},
+        "required": ["text"],
+    }
+    model = ByteModel(())
+    for family in FAMILIES:
+        document = enforced_calls(family, (Tool("say", schema),), {}, "none", several=False)
+        tokens = model.walk(model.compile(document), random.Random(1))
+        (call,) = parsed(family, model, tokens, (Tool("say", schema),)).calls
+        assert json.loads(call[1]) == {"text": "a/b/"}
 
 
 @every_vocabulary

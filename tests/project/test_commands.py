@@ -16,6 +16,7 @@ import dev
 from app.core import startup
 from app.core.agents import command as agents
 from engine import cli
+from engine.cli.values import host
 from tests.project.checkout import ROOT, tracked_files
 
 
@@ -85,6 +86,8 @@ def test_a_blank_value_is_refused_as_a_mistake_of_usage(
         (["serve", "--model", "demo", "--port", "no"], "(see headrace serve --help)"),
         (["chat"], "(see headrace chat --help)"),
         (["--hiden"], "(see headrace --help)"),
+        (["nonsense"], "serve, chat, bench, keys, agents (see headrace --help)"),
+        (["serve", "--model", "demo", "--allow-host", "a b"], "(see headrace serve --help)"),
     ],
 )
 def test_a_mistake_of_usage_is_told_in_one_line(
@@ -95,6 +98,20 @@ def test_a_mistake_of_usage_is_told_in_one_line(
     assert raised.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ") and line.endswith(end)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("box", "box"), ("a-b.example", "a-b.example"), ("box.", "box"), ("10.0.0.7", "10.0.0.7")],
+)
+def test_a_host_name_is_taken(text: str, name: str) -> None:
+    assert host(text) == name
+
+
+@pytest.mark.parametrize("text", ["a b", "http://box", "box:80", "a/b", "*", "a..b", "bücher", "."])
+def test_what_is_no_host_name_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="host name"):
+        host(text)
 
 
 @pytest.mark.parametrize("blank", BLANK, ids=repr)

@@ -46,6 +46,50 @@ def test_formats_that_the_client_parses(hermes: Speaker) -> None:
     assert hermes.asked()["grammar"]
 
 
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # the client's own
+def test_what_the_client_has_parsed_comes_back(hermes: Speaker) -> None:
+    """OpenAI's client adds what it has read to messages, parts and calls, and sends it too."""
+    hermes.says(SAID)
+    chats, responses = hermes.openai.chat.completions, hermes.openai.responses
+    said: Any = (
+        chats.parse(model=hermes.model, messages=ASK, response_format=Weather).choices[0].message
+    )
+    with chats.stream(model=hermes.model, messages=ASK, response_format=Weather) as stream:
+        streamed: Any = stream.get_final_completion().choices[0].message
+    for message in (said, streamed):
+        assert message.to_dict()["parsed"]
+        chats.create(model=hermes.model, messages=[*ASK, message, *ASK])
+        assert SAID in hermes.prompt()
+    items: Any = responses.parse(model=hermes.model, input="Weather?", text_format=Weather).output
+    for sent in (items, [item.to_dict() for item in items]):
+        responses.create(model=hermes.model, input=[*ASK, *sent, *ASK])
+        assert SAID in hermes.prompt()
+    blocks: Any = hermes.anthropic.messages.parse(
+        model=hermes.model, max_tokens=99, messages=ASK, output_format=Weather
+    ).content
+    turns: Any = [*ASK, {"role": "assistant", "content": blocks}, *ASK]
+    hermes.anthropic.messages.create(model=hermes.model, max_tokens=99, messages=turns)
+    assert SAID in hermes.prompt()
+
+
+def test_calls_that_the_client_has_parsed_come_back(hermes: Speaker) -> None:
+    hermes.says(CALL)
+    tool: Any = openai.pydantic_function_tool(Weather)
+    chats, responses = hermes.openai.chat.completions, hermes.openai.responses
+    message: Any = chats.parse(model=hermes.model, messages=ASK, tools=[tool]).choices[0].message
+    (call,) = message.tool_calls
+    assert call.to_dict()["function"]["parsed_arguments"]
+    result: Any = {"role": "tool", "tool_call_id": call.id, "content": "rain"}
+    chats.create(model=hermes.model, messages=[*ASK, message, result])
+    assert "Oslo" in hermes.prompt()
+    flat: Any = {"type": "function", **tool["function"]}
+    (item,) = responses.parse(model=hermes.model, input="Weather?", tools=[flat]).output
+    output = {"type": "function_call_output", "call_id": item.to_dict()["call_id"], "output": "x"}
+    sent: Any = [*ASK, item.to_dict(), output]
+    responses.create(model=hermes.model, input=sent)
+    assert "Oslo" in hermes.prompt()
+
+
 def test_calls_that_the_client_parses(hermes: Speaker) -> None:
     hermes.says(f"I look. {CALL}")
     tool: Any = openai.pydantic_function_tool(Weather)

@@ -96,8 +96,25 @@ def test_tokenize_and_back(hermes: Speaker, prefix: str) -> None:
     chat = hermes.openai.chat.completions.create(model=hermes.model, messages=messages)
     counted = post(f"{prefix}/tokenize", json={"messages": messages}).json()
     assert chat.usage is not None and counted["count"] == chat.usage.prompt_tokens
-    for body, param in (({}, "prompt"), ({"content": 7}, "content"), ({"x": 1}, "x")):
+    plain = post(f"{prefix}/tokenize", json={"messages": messages, "add_special_tokens": False})
+    assert plain.json()["tokens"] == counted["tokens"]
+    refusals: list[tuple[dict[str, Any], str]] = [
+        ({}, "prompt"),
+        ({"content": 7}, "content"),
+        ({"x": 1}, "x"),
+        ({"prompt": "a", "content": "b"}, "content"),
+        ({"prompt": "a", "messages": messages}, "messages"),
+        ({"content": "", "messages": messages}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"content": "a", "tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"content": "a", "add_generation_prompt": True}, "add_generation_prompt"),
+        ({"messages": messages, "add_special": True}, "add_special"),
+        ({"content": "a", "add_special": True, "add_special_tokens": True}, "add_special"),
+        ({"content": "a", "model": ""}, "model"),
+    ]
+    for body, param in refusals:
         refused = post(f"{prefix}/tokenize", json=body)
-        assert refused.status_code == 400 and refused.json()["error"]["param"] == param
+        assert refused.status_code == (404 if param == "model" else 400), (body, refused.text)
+        assert refused.json()["error"]["param"] == param
     refused = post(f"{prefix}/detokenize", json={"tokens": [99999]})
     assert refused.status_code == 400 and refused.json()["error"]["param"] == "tokens"

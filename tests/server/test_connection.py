@@ -79,6 +79,42 @@ def test_other_paths_and_methods_are_refused_in_json(
     assert len(answer.body) < 2000
 
 
+@pytest.mark.parametrize("line", [b"\r\n", b"\n"])
+def test_a_head_has_a_limit_however_it_comes(server: Server, line: bytes) -> None:
+    """In one piece, in two, and behind another request."""
+    for size, status in ((rules.HEAD_BYTES - 200, 200), (rules.HEAD_BYTES + 1, 431)):
+        head_ = line.join([b"GET /health HTTP/1.1", b"Host: 127.0.0.1", b"X: " + b"a" * size])
+        whole = head_ + line + line
+        assert sent(server, whole).status == status
+        assert sent(server, whole[: size // 2], whole[size // 2 :]).status == status
+        with connect(server) as connection:
+            connection.sendall(head("GET", "/health") + whole)
+            with connection.makefile("rb") as source:
+                for expected in (200, status):
+                    assert int(source.readline().split()[1]) == expected
+                    lines = iter(source.readline, b"\r\n")
+                    headers = dict(each.strip().lower().split(b": ", 1) for each in lines)
+                    source.read(int(headers[b"content-length"]))
+
+
+def test_a_target_in_absolute_form(server: Server) -> None:
+    """Its host counts, not the header's; paths, queries and refusals are as ever."""
+    for target, host, status in (
+        (f"http://127.0.0.1:{server.port}/health", "127.0.0.1", 200),
+        ("HTTP://localhost", "127.0.0.1", 200),
+        (f"http://127.0.0.1:{server.port}/health", "evil.example", 200),
+        ("http://evil.example/health", "127.0.0.1", 403),
+        ("http://me@127.0.0.1/health", "127.0.0.1", 403),
+        ("http:///health", "127.0.0.1", 403),
+        ("http://127.0.0.1/nowhere", "127.0.0.1", 404),
+        ("http://127.0.0.1/health?made_up=1", "127.0.0.1", 400),
+    ):
+        request = f"GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
+        assert sent(server, request).status == status, target
+    refused = sent(server, head("POST", f"http://127.0.0.1{MESSAGES}", "X: " + "a" * 200_000))
+    assert refused.json["type"] == "error"
+
+
 def test_a_head_request_has_no_body_and_an_end(server: Server) -> None:
     paths = ("/health", "/v1/models", "/nowhere", CHAT, "/v1/engine/stats/stream")
     for path in paths:

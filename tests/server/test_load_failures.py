@@ -143,6 +143,14 @@ def test_under_an_owner_the_reason_is_in_the_log(model: Path, tmp_path: Path) ->
     process.communicate(timeout=20)
 
 
+def test_an_option_that_the_model_cannot_have_is_told_without_a_traceback(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    arguments = ("serve", "--model", str(tiny_model), "--device", "cpu", "--context", "999999")
+    code, _, err = outcome(*arguments, "--port", "0", home=tmp_path)
+    assert code == 1 and "999999" in err.splitlines()[-1] and "Traceback" not in err
+
+
 def test_no_such_model(tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
     for verb in ("serve", "chat"):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.errors import ModelFilesError
 from engine.server.http import anthropic_error, openai_error
-from tests.server.running import Server
+from tests.server.running import Server, running
 from tests.server.tiny_model import CONTEXT
 
 USER = {"role": "user", "content": "hi"}
@@ -257,3 +259,127 @@ def test_a_text_that_is_not_unicode_is_refused_before_the_stream(server: Server)
     body = json.dumps({"model": server.model, "messages": [USER], "stream": True})
     answer = server.http.post(CHAT, content=body.replace("hi", "cut \\ude00 here"))
     assert answer.status_code == 400 and "Error" not in answer.text
+
+
+ANTHROPIC = ({"anthropic-version": "2023-06-01"}, {"x-api-key": "any"})
+OPENAI: tuple[dict[str, str], ...] = (
+    {},
+    {"authorization": "Bearer any"},
+    {"authorization": "Bearer any", "x-api-key": "any"},
+)
+SHARED = [
+    ("GET", "/v1/models/claude"),
+    ("GET", "/v1/models/"),
+    ("POST", "/v1/models"),
+    ("POST", "/v1/v1/messages"),
+    ("POST", "/messages"),
+    ("GET", "/v1/files"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), SHARED)
+def test_paths_of_no_protocol_answer_in_the_client_s(
+    server: Server, method: str, path: str
+) -> None:
+    for headers in ANTHROPIC:
+        answer = server.http.request(method, path, headers=headers)
+        assert answer.status_code in (404, 405)
+        assert answer.json()["type"] == "error" and answer.json()["error"]["type"]
+    for headers in OPENAI:
+        answer = server.http.request(method, path, headers=headers)
+        assert "type" not in answer.json() and answer.json()["error"]["code"]
+
+
+def test_paths_of_a_protocol_answer_in_its_own_shape(server: Server) -> None:
+    for headers in (*ANTHROPIC, *OPENAI):
+        for path in (CHAT, TEXT, "/v1/responses", "/v1/tokenize"):
+            assert "type" not in server.http.post(path, json={}, headers=headers).json()
+        assert server.http.post(MESSAGES, json={}, headers=headers).json()["type"] == "error"
+
+
+def test_a_key_that_is_wrong_is_told_in_the_client_s_shape(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    with running(tiny_model, tmp_path, "--api-key", "secret", ready=False) as server:
+        answer = server.http.get("/v1/models", headers={"x-api-key": "other"})
+        assert answer.status_code == 401
+        assert answer.json()["error"]["type"] == "authentication_error"
+        assert answer.json()["type"] == "error"
+        bearer = server.http.get("/v1/models", headers={"authorization": "Bearer other"})
+        assert bearer.json()["error"]["code"] == "invalid_api_key"
+
+
+def test_what_is_no_response_is_not_found(server: Server) -> None:
+    assert server.http.post("/v1/responses/compact", json={}).status_code == 404
+    answer = server.http.post("/v1/responses/resp_1", json={})
+    assert answer.status_code == 405
+    assert {*answer.headers["allow"].split(", ")} == {"DELETE", "GET", "HEAD"}
+
+
+def test_an_empty_text_is_not_an_absent_one(server: Server) -> None:
+    turns = {"messages": [USER]}
+    for path, fields, param in (
+        (CHAT, {**turns, "regex": ""}, "regex"),
+        (CHAT, {**turns, "grammar": ""}, "grammar"),
+        (TEXT, {"prompt": "x", "regex": ""}, "regex"),
+        (CHAT, {**turns, "response_format": {"type": "regex", "pattern": ""}}, "response_format"),
+        (CHAT, {**turns, "response_format": {"type": "grammar"}}, "response_format"),
+        (CHAT, {**turns, "response_format": {}}, "response_format"),
+        (CHAT, {**turns, "reasoning_effort": ""}, "reasoning_effort"),
+        ("/v1/responses", {"input": "hi", "reasoning": {"effort": ""}}, "reasoning.effort"),
+        ("/v1/responses", {"input": "hi", "previous_response_id": ""}, "previous_response_id"),
+        ("/v1/responses", {"input": "hi", "text": {"format": {}}}, "text.format"),
+        (MESSAGES, {**turns, "max_tokens": 1, "output_config": {"effort": ""}}, ""),
+        (MESSAGES, {**turns, "max_tokens": 1, "output_format": {}}, ""),
+    ):
+        answer = server.http.post(path, json={"model": server.model, **fields})
+        assert answer.status_code == 400, (path, fields, answer.text)
+        assert answer.json()["error"].get("param", "") == param, (path, fields)
+    for name in ("regex", "grammar", "reasoning_effort", "response_format"):
+        assert server.chat(**{name: None}).status_code == 200
+
+
+FLAT = {"type": "function", "name": "f", "parameters": {}}
+PYTHON = re.compile(r"\bNone\b|\bTrue\b|\bFalse\b|[\[{(]'|\bdict\b|\bstr\b")
+SPOKEN: list[tuple[str, dict[str, Any], str]] = [
+    (CHAT, {"response_format": {}}, "response_format.type is missing"),
+    (CHAT, {"response_format": {"type": {"a": 1}}}, "response_format.type is an object"),
+    (CHAT, {"response_format": {"type": "regex"}}, "response_format.regex is missing"),
+    (CHAT, {"tools": [{}]}, "tools[0].type is missing"),
+    (CHAT, {"tools": [{"type": ["function"]}]}, "tools[0].type is a list"),
+    (CHAT, {"tools": [FLAT]}, "tools[0].function is missing"),
+    (CHAT, {"tools": [TOOL], "tool_choice": {"type": "function"}}, "function.name is missing"),
+    (CHAT, {"tools": [TOOL], "tool_choice": {"type": "x"}}, 'tool_choice.type is "x"'),
+    (CHAT, {"tools": [TOOL], "tool_choice": {}}, "tool_choice.type is missing"),
+    (CHAT, {"tools": [TOOL], "tool_choice": "x"}, 'tool_choice is "x"'),
+    (CHAT, {"modalities": ["audio"]}, 'modalities must be ["text"]'),
+    (CHAT, {"audio": {"voice": "x"}}, "audio"),
+    (CHAT, {"messages": [{"role": "user", "content": [{}]}]}, "content[0].type is missing"),
+    (CHAT, {"thinking": {"type": "adaptive"}}, "one of auto, disabled, enabled"),
+    (MESSAGES, {"thinking": {"type": "auto"}}, "one of adaptive, disabled, enabled"),
+    (MESSAGES, {"tools": [{"name": "f"}], "tool_choice": {}}, "tool_choice.type is missing"),
+    (MESSAGES, {"tools": [{"type": {}}]}, "tools[0].type is an object"),
+    (MESSAGES, {"messages": [{"role": "user", "content": [{}]}]}, "content[0].type is missing"),
+    (MESSAGES, {"messages": [{"role": "x", "content": ""}]}, "one of user, assistant, system"),
+    (MESSAGES, {"output_format": {"type": None}}, "output_format.type is missing"),
+    ("/v1/responses", {"input": [{"role": {}}]}, "input[0].role is an object"),
+    ("/v1/responses", {"input": [{"type": []}]}, "input[0].type is a list"),
+    ("/v1/responses", {"input": [{"type": "item_reference"}]}, "id is missing"),
+    ("/v1/responses", {"tools": [{}]}, "tools[0].type is missing"),
+    ("/v1/responses", {"tools": [FLAT], "tool_choice": {"type": "custom"}}, "name is missing"),
+    ("/v1/responses", {"tools": [FLAT], "tool_choice": {}}, "tool_choice.type is missing"),
+    ("/v1/responses", {"truncation": "x"}, "one of auto, disabled"),
+    ("/v1/responses", {"text": {"format": {"type": None}}}, "text.format.type is missing"),
+]
+
+
+@pytest.mark.parametrize(("path", "fields", "said"), SPOKEN, ids=[each[2] for each in SPOKEN])
+def test_refusals_speak_of_json(
+    server: Server, path: str, fields: dict[str, Any], said: str
+) -> None:
+    asked: dict[str, Any] = {"messages": [USER]} if path != "/v1/responses" else {"input": "hi"}
+    limit = {"max_tokens": 1} if path == MESSAGES else {}
+    answer = server.http.post(path, json={"model": server.model, **asked, **limit, **fields})
+    assert answer.status_code == 400
+    message = answer.json()["error"]["message"]
+    assert said in message and not PYTHON.search(message), message

@@ -122,6 +122,108 @@ def test_what_proxies_hang_on_answers(hermes: Speaker) -> None:
     )
 
 
+def test_thinking_that_comes_back_as_a_part_is_reasoning(hermes: Speaker) -> None:
+    """As proxies and Mistral's clients send it."""
+    hermes.says("Well.")
+    text = {"type": "text", "text": "Seven."}
+    for thinking in (
+        {"type": "thinking", "thinking": "Hm.", "signature": "x"},
+        {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}], "closed": True},
+    ):
+        said = {"role": "assistant", "content": [thinking, text]}
+        chat(hermes, said, USER)
+        assert "<think>Hm.</think>\nSeven." in hermes.prompt()
+        chat(hermes, {**said, "reasoning_content": "Oh."}, USER)
+        assert "<think>Oh.</think>\nSeven." in hermes.prompt()
+        post(hermes, RESPONSES, input=[USER, said, USER])
+        assert "<think>Hm.</think>\nSeven." in hermes.prompt()
+    hidden = {"type": "redacted_thinking", "data": "x"}
+    chat(hermes, {"role": "assistant", "content": [hidden, text]}, USER)
+    assert "<think>" not in hermes.prompt()
+
+
+@pytest.mark.parametrize("thinking", [7, ["x"], {"a": 1}, [{"type": "image"}]])
+def test_thinking_of_another_kind_is_refused(hermes: Speaker, thinking: Any) -> None:
+    said = {"role": "assistant", "content": [{"type": "thinking", "thinking": thinking}]}
+    for path, field in ((CHAT, "messages"), (RESPONSES, "input")):
+        body = {"model": hermes.model, field: [USER, said]}
+        answer = hermes.server.http.post(path, json=body)
+        assert answer.status_code == 400
+        param = answer.json()["error"]["param"]
+        assert param.startswith(f"{field}[1].content[0].thinking"), param
+    of_user = {"role": "user", "content": [{"type": "thinking", "thinking": "Hm."}]}
+    body = {"model": hermes.model, "messages": [of_user]}
+    assert hermes.server.http.post(CHAT, json=body).status_code == 400
+
+
+def output_of(call: str) -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": call, "output": "x"}
+
+
+def test_answers_to_calls_that_nobody_made_are_refused(hermes: Speaker) -> None:
+    """By every protocol; first those that a call comes after."""
+    late = {"type": "function_call", "call_id": "zz", "name": "f", "arguments": "{}"}
+    result = {"type": "tool_result", "tool_use_id": "zz", "content": "x"}
+    use = {"type": "tool_use", "id": "zz", "name": "f", "input": {}}
+    (call, _) = called("{}")
+    bodies: list[tuple[str, dict[str, Any], str]] = [
+        (RESPONSES, {"input": [USER, output_of("zz")]}, "input[1].call_id"),
+        (RESPONSES, {"input": [USER, output_of("zz"), late]}, "input[1].call_id"),
+        (f"{RESPONSES}/input_tokens", {"input": [USER, output_of("zz")]}, "input[1].call_id"),
+    ]
+    for turns in (
+        [{"role": "tool", "content": "x"}],
+        [{"role": "tool", "tool_call_id": "zz", "content": "x"}],
+        [{"role": "tool", "tool_call_id": "1", "content": "x"}, call],
+        [call, {"role": "tool", "content": "x"}],
+        [{"role": "function", "name": "f", "content": "x"}],
+    ):
+        bodies += [(path, {"messages": [USER, *turns]}, "messages") for path in (CHAT, "/tokenize")]
+    for turns in (
+        [{"role": "user", "content": [result]}],
+        [{"role": "user", "content": [result]}, {"role": "assistant", "content": [use]}, USER],
+    ):
+        for path in (MESSAGES, f"{MESSAGES}/count_tokens"):
+            limit = {"max_tokens": 9} if path == MESSAGES else {}
+            bodies.append((path, {"messages": [USER, *turns], **limit}, ""))
+    for path, fields, param in bodies:
+        answer = hermes.server.http.post(path, json={"model": hermes.model, **fields})
+        assert answer.status_code == 400, (path, fields, answer.text)
+        error = answer.json()["error"]
+        assert "call" in error["message"] and error.get("param", "") == param
+
+
+def test_answers_to_calls_of_a_history_that_is_kept_are_taken(hermes: Speaker) -> None:
+    hermes.says('<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>', *["Well."] * 4)
+    tools = [{"type": "function", "name": "f", "parameters": {}}]
+    first = post(hermes, RESPONSES, input="hi", tools=tools)
+    (call,) = first["output"]
+    output = output_of(call["call_id"])
+    second = post(hermes, RESPONSES, input=[output], previous_response_id=first["id"])
+    post(hermes, RESPONSES, input="hi", previous_response_id=second["id"])
+    post(hermes, RESPONSES, input=[{"type": "item_reference", "id": call["id"]}, output])
+    # The rest of a history that was cut before this call.
+    post(hermes, RESPONSES, input=[USER, call, output])
+    answer = hermes.server.http.post(
+        RESPONSES,
+        json={
+            "model": hermes.model,
+            "input": [output_of("zz")],
+            "previous_response_id": first["id"],
+        },
+    )
+    assert answer.json()["error"]["param"] == "input[0].call_id"
+
+
+def test_a_history_without_ids(hermes: Speaker) -> None:
+    hermes.says("Well.")
+    call, _ = called("{}")
+    del call["tool_calls"][0]["id"]
+    chat(hermes, call, {"role": "tool", "content": "seven"})
+    old = {"role": "assistant", "content": None, "function_call": {"name": "f"}}
+    chat(hermes, old, {"role": "function", "name": "f", "content": "seven"})
+
+
 def test_messages_without_content(hermes: Speaker) -> None:
     hermes.says("Well.")
     empty = {"role": "assistant", "content": None}
@@ -191,6 +293,11 @@ def test_a_schema_that_allows_everything(hermes: Speaker) -> None:
 
 
 def test_a_slash_too_many_is_told(hermes: Speaker) -> None:
-    for path in ("/v1//chat/completions", f"{CHAT}/"):
-        answer = hermes.server.http.post(path, json={})
+    for method, path in (
+        ("POST", "/v1//chat/completions"),
+        ("POST", f"{CHAT}/"),
+        ("GET", "/v1/models/"),
+        ("GET", "/health/"),
+    ):
+        answer = hermes.server.http.request(method, path)
         assert answer.status_code == 404 and "slash" in answer.json()["error"]["message"]

@@ -23,6 +23,7 @@ from engine.server.main import _Uvicorn
             Connection,
             "connection_made connection_lost data_received on_response_complete send_400_response",
         ),
+        (H11Protocol, Connection, "handle_events"),
         (H11Protocol, Connection, "_unsupported_upgrade_warning"),
         (uvicorn.Server, _Uvicorn, "startup shutdown capture_signals"),
     ],
@@ -37,7 +38,12 @@ def test_what_is_overridden_is_there_with_the_same_parameters(
 
 def test_uvicorn_itself_calls_what_is_overridden() -> None:
     source = inspect.getsource(h11_impl)
-    for name in ("send_400_response", "_unsupported_upgrade_warning", "on_response_complete"):
+    for name in (
+        "handle_events",
+        "send_400_response",
+        "_unsupported_upgrade_warning",
+        "on_response_complete",
+    ):
         assert f"self.{name}" in source
     assert "self.capture_signals()" in inspect.getsource(uvicorn.Server)
 

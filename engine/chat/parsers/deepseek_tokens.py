@@ -9,6 +9,7 @@ import regex
 from engine.chat.parsers.answer import Calls
 from engine.chat.parsers.grammar import CallForm, Grammar, literal, optional
 from engine.chat.parsers.json_arguments import read_json
+from engine.chat.parsers.json_grammar import json_arguments
 from engine.chat.parsers.stream import OutputStream, Script, compiled
 from engine.chat.parsers.tools import Tool
 
@@ -45,7 +46,7 @@ def form(grammar: Grammar) -> CallForm:
     mark = grammar.markup
 
     def call(tool: Tool) -> str:
-        arguments = grammar.json(tool.parameters)
+        arguments = json_arguments(grammar, tool)
         plain = f"{literal(tool.name)} {mark(SEPARATOR)} {arguments}"
         fence = literal(f"{tool.name}\n```json\n")
         fenced = f"{mark('function' + SEPARATOR)} {fence} {arguments} {literal(chr(10) + '```')}"

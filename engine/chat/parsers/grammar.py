@@ -109,6 +109,16 @@ def pattern(text: str) -> str:
     return re.sub(r"([!-/:;=?@\[-^`{-~])", r"\\\1", text).replace("\n", r"\n")
 
 
+def slashed(expression: str) -> str:
+    """A regular expression as it can stand between slashes, on one line."""
+    parts = []
+    escaped = False
+    for char in expression:
+        parts.append(r"\/" if char == "/" and not escaped else char)
+        escaped = char == "\\" and not escaped
+    return "".join(parts).replace("\n", r"\n")
+
+
 def containing(expression: str) -> str:
     """Any text in which this regular expression has a match."""
     return f"/(?s:.*)({expression})(?s:.*)/"

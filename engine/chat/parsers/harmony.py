@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from engine.chat.parsers.grammar import CallForm, Grammar, literal, optional
 from engine.chat.parsers.json_arguments import read_json
+from engine.chat.parsers.json_grammar import json_arguments
 from engine.chat.parsers.stream import OutputStream, Script, ScriptedParser, compiled
 from engine.chat.parsers.tools import Tool
 
@@ -63,7 +64,7 @@ def form(grammar: Grammar) -> CallForm:
         channel = mark(f"{CHANNEL}commentary")
         json = f"{optional(' ')} {mark(f'{CONSTRAIN}json')} | {literal(' json')}"
         head = f"({recipient} {channel} | {channel} {recipient})"
-        return f"{head} ({json})? {mark(MESSAGE)} {grammar.json(tool.parameters)}"
+        return f"{head} ({json})? {mark(MESSAGE)} {json_arguments(grammar, tool)}"
 
     return CallForm(call)
 

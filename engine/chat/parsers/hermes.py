@@ -11,6 +11,7 @@ import regex
 from engine.chat.parsers.answer import Calls
 from engine.chat.parsers.grammar import CallForm, Grammar, literal, optional
 from engine.chat.parsers.json_arguments import parsed, read_json, written
+from engine.chat.parsers.json_grammar import json_arguments
 from engine.chat.parsers.stream import OutputStream, Script, compiled
 from engine.chat.parsers.tools import Tool
 
@@ -77,7 +78,7 @@ def form(grammar: Grammar) -> CallForm:
 
     def call(tool: Tool) -> str:
         head = literal(f'{{"name": {json.dumps(tool.name)}, "arguments": ')
-        arguments = grammar.json(tool.parameters)
+        arguments = json_arguments(grammar, tool)
         return f"{begin} {line} {head} {arguments} {literal('}')} {line} {end}"
 
     return CallForm(call, between=line)

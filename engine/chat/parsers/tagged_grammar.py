@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from engine.chat.parsers.grammar import ANYTHING, Grammar, containing, literal
+from engine.chat.parsers.grammar import ANYTHING, Grammar, containing, literal, slashed
 from engine.chat.parsers.parameters import parameter_types, resolved, types_at, variants
-from engine.chat.parsers.tools import Tool
+from engine.chat.parsers.tools import INPUT, Tool
 from engine.schemas import apart, at, reference, step
 
 _NUMBERS = frozenset({"integer", "number"})
@@ -28,6 +28,9 @@ def tagged_parameters(
     markup that closes it. `closing`: a regular expression of what else would close it.
     """
     whole = tool.parameters
+    if tool.text is not None and tool.text.syntax == "lark":
+        text = grammar.inner("lark_grammar", tool.text.definition)
+        return f"{before(INPUT, True)} {text} {grammar.markup(after)}"
 
     def parameter(place: str, name: str) -> str:
         place += f"/properties{step(name)}"
@@ -105,4 +108,4 @@ def _search(expression: str) -> str:
     end = "" if anchored else "(?s:.*)"
     core = expression.removeprefix("^")
     core = core[:-1] if anchored else core
-    return f"/{begin}({core.replace('/', chr(92) + '/')}){end}/"
+    return f"/{begin}({slashed(core)}){end}/"

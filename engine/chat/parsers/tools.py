@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+
+INPUT = "input"
+"""The one parameter that a model is told of where a tool takes plain text."""
+
+
+@dataclass(frozen=True)
+class TextInput:
+    """What the text that a tool takes must be."""
+
+    syntax: Literal["lark", "regex"]
+    definition: str
+    """A Lark grammar with a rule `start`, or a regular expression of the whole text."""
+    param: str
+    """The request's field that an error names."""
 
 
 @dataclass(frozen=True)
@@ -12,5 +26,7 @@ class Tool:
     parameters: dict[str, Any]
     """JSON schema of the arguments."""
     strict: bool = False
-    """A schema that grammars cannot enforce in full is refused where a call is enforced; otherwise
-    what they do not know of it is passed over."""
+    """A schema that grammars cannot enforce in full is refused; otherwise what they do not know of
+    it is passed over where a call is enforced."""
+    text: TextInput | None = None
+    """Of a tool whose one parameter is INPUT."""

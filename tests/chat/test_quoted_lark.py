@@ -1,0 +1,119 @@
+"""Grammars of texts as JSON strings spell them: equal to the text's own grammar, text by text."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from engine.chat.parsers.grammar import Grammar
+from engine.chat.parsers.quoted_lark import quoted_lark
+from engine.chat.parsers.quoted_regex import quoted_regex
+from tests.chat.grammars import ByteModel, takes
+
+MODEL = ByteModel(())
+WALKS = 20
+
+
+def fits(grammar: str, text: str) -> bool:
+    whole = Grammar({})
+    document = whole.document(whole.inner("lark_grammar", grammar))
+    return takes(MODEL.compile(document), text.encode(), MODEL.end)
+
+
+def spelled(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+STRINGS = """\
+%import common.WS
+%import common (LF, INT)
+%import common.ESCAPED_STRING -> S
+start: S WS INT LF
+"""
+GRAMMARS: list[tuple[str, list[str], list[str]]] = [
+    ('start: "a"+', ["a", "aaa"], ["", "b"]),
+    (r"start: /[^x]+/", ['a"\\\n\x00é\x1f/'], ["x", "ax"]),
+    (r"start: /.+/", ['a"\\\t'], ["a\n"]),
+    (r"start: /.+/s", ['a"\\\t\n'], [""]),
+    (r"start: /(?s:.)./", ['\n"'], ["\n\n"]),
+    (r"start: /((?s).(?-s).)./", ['\n"a'], ["\n\na", "aa\n"]),
+    (r"start: /\s\S/", ['\n"', " a", '\x0b"'], ["\x1ca", "\n\n"]),
+    (r'start: /[\s"]+/', ['\n" '], ["\x1c"]),
+    (r'start: /[\n"]+/', ['\n"'], [" "]),
+    (r"start: /\x{0a}\u{22}\x41\\\U0000000A/", ['\n"A\\\n'], [" "]),
+    (r"start: /[[:cntrl:]]a/", ["\na"], ["xa"]),
+    (r"start: /[^\s\d]{2}/", ['"\\'], ["\n1"]),
+    (r"start: /[\w\"&&[^a]]\p{Greek}/", ['"α', "bβ"], ["aα"]),
+    (r"start: /a\/b[\/\"]/", ['a/b"', "a/b/"], ["a/b\\"]),
+    (r'start: /(?P<one>"|(?i:n\n))/', ['"', "N\n"], ["\\N"]),
+    (r'start: "a\n\"b\\é\u0041"', ['a\n"b\\éA'], ["anb"]),
+    (r'start: "N\n"i', ["n\n", "N\n"], ["nN"]),
+    (r'start: " ".."#"', [" ", '"', "#"], ["$"]),
+    (STRINGS, ['"a\\"b" \n7\n'], ['"a"7\n', '"a"b" 7\n']),
+    ("%import common.C_COMMENT\nstart: C_COMMENT", ['/* a * "b" \n*/'], ["/* */ */"]),
+    (
+        '%ignore /[ \\n]+/\nstart: A B~2..3 // no "quote"\nA: /a+/ & /../\nB: "b" # nor "here"\n',
+        ["aa\nb b"],
+        ["aab", "abbb"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("grammar", "good", "bad"), GRAMMARS, ids=[each[0] for each in GRAMMARS])
+def test_a_text_and_its_spelling_fit_alike(grammar: str, good: list[str], bad: list[str]) -> None:
+    quoted = quoted_lark(grammar)
+    for text in good:
+        assert fits(grammar, text) and fits(quoted, spelled(text)), text
+    for text in bad:
+        assert not fits(grammar, text) and not fits(quoted, spelled(text)), text
+
+
+@pytest.mark.parametrize(
+    "name", ["WS_INLINE", "WS", "CR", "LF", "NEWLINE", "SH_COMMENT", "SQL_COMMENT", "CPP_COMMENT"]
+)
+def test_what_lark_has_in_common_is_what_it_is_there(name: str) -> None:
+    grammar = f"%import common.{name}\nstart: {name}"
+    texts = [" ", "\t", "\r", "\n", "\r\n", "\f", "\n\n", "\x0b", "", '# "', '// "', "-- a", "#\n"]
+    for text in texts:
+        assert fits(grammar, text) == fits(quoted_lark(grammar), spelled(text)), text
+
+
+WALKED = [each[0] for each in GRAMMARS if "%" not in each[0]]  # others may go on for long
+
+
+@pytest.mark.parametrize("grammar", WALKED)
+def test_whatever_is_allowed_is_the_spelling_of_a_text(grammar: str) -> None:
+    draw = random.Random(grammar)
+    whole = Grammar({})
+    quoted = whole.document(f'"\\"" {whole.inner("lark_grammar", quoted_lark(grammar))} "\\""')
+    for _ in range(WALKS):
+        walked = MODEL.walk(MODEL.compile(quoted), draw)
+        (piece,) = MODEL.pieces(walked)
+        assert fits(grammar, json.loads(piece.text)), piece.text
+
+
+@pytest.mark.parametrize(
+    ("grammar", "why"),
+    [
+        ("start: ~A\nA: /a/", "~"),
+        ("start: <|im_end|>", "<|"),
+        ("start: @other", "@o"),
+        ('start: %json {"type": "null"}', "%json"),
+        (r'start: "\q"', "is no string"),
+        ('start: "ab".."c"', "one character"),
+        ("start: /a b/x", "flag x"),
+        (r"start: /\p{Nothing}/", "cannot be read"),
+        ("start: /[a/", "cannot be read"),
+    ],
+)
+def test_what_has_no_spelling_is_refused(grammar: str, why: str) -> None:
+    with pytest.raises(ValueError, match=r"^[^\n]+$") as caught:
+        quoted_lark(grammar)
+    assert why in str(caught.value)
+
+
+def test_nothing_of_an_expression_gets_lost() -> None:
+    plain = r"a(?:b|[c-e]{1,2})*?\d+\.x$"
+    assert quoted_regex(plain) == plain
