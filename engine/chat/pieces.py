@@ -61,7 +61,7 @@ class PieceEncoder:
         """Where the piece that starts at `begin` ends, and where the next one starts."""
         low = begin
         while len(text) - low > PIECE:
-            border = self._border(text, low, low + PIECE)
+            border = self._border(text, begin, low, low + PIECE)
             if border is not None:
                 return border
             check()
@@ -74,16 +74,16 @@ class PieceEncoder:
                 )
         return len(text), len(text)
 
-    def _border(self, text: str, low: int, high: int) -> tuple[int, int] | None:
-        """The last border after `low` up to `high`: the end of what is before it, the start of what
-        is after."""
+    def _border(self, text: str, begin: int, low: int, high: int) -> tuple[int, int] | None:
+        """The last border after `low` up to `high` of the piece that starts at `begin`: the end of
+        what is before it, the start of what is after."""
         tries = 0
         following = text[high].encode("utf-8")
         for place in range(high, low, -1):
             before = text[place - 1].encode("utf-8")
             if (before[-1], following[0]) not in self._joined:
                 for start in (place, place + 1) if following == b" " else (place,):
-                    if self._divides(text, place, start):
+                    if self._divides(text, begin, place, start):
                         return place, start
                 tries += 1
                 if tries == _TRIES:
@@ -91,12 +91,13 @@ class PieceEncoder:
             following = before
         return None
 
-    def _divides(self, text: str, end: int, start: int) -> bool:
+    def _divides(self, text: str, begin: int, end: int, start: int) -> bool:
         """Whether what is around a place has the same tokens in one and in two.
 
-        `start` is after a space that the vocabulary puts in front of every text.
+        `start` is after a space that the vocabulary puts in front of every text. What is before the
+        piece does not count: a control token there no longer strips the spaces behind it.
         """
-        left = text[max(0, end - BORDER_REACH) : end]
+        left = text[max(begin, end - BORDER_REACH) : end]
         between, right = text[end:start], text[start : start + BORDER_REACH]
         tokens = (self._inner.encode(part, add_special_tokens=False).ids for part in (left, right))
         whole = self._inner.encode(left + between + right, add_special_tokens=False).ids

@@ -75,6 +75,16 @@ def test_pieces_have_the_tokens_of_the_whole(kind: Callable[[], Tokenizer]) -> N
     agree()
 
 
+@pytest.mark.parametrize("piece", range(1, 27))
+def test_spaces_between_control_tokens_that_strip_them(
+    piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "PIECE", piece)
+    text = "<|im_start|>   <|im_end|>  a"
+    tokenizer = HeadraceTokenizer(metaspace(), Path("x"))
+    assert tokenizer.encode(text) == metaspace().encode(text, add_special_tokens=False).ids
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_long_text_is_cut_where_it_has_borders(
     kind: Callable[[], Tokenizer], monkeypatch: pytest.MonkeyPatch
