@@ -53,18 +53,17 @@ struct Arrangement {
   int64_t columns, padded;
   int64_t size;  // floats that a row takes
 
-  Arrangement(const Tier &tier, Format format, int64_t columns, int32_t x_type);
+  // Of so many tokens for a product.
+  Arrangement(const Tier &tier, Format format, int64_t columns, Numbers numbers, int64_t tokens);
   void arrange(const void *x, int32_t x_type, int64_t first, int64_t last, float *out) const;
   // Columns first .. first + count of an arranged row.
   void put(const float *values, int64_t first, int64_t count, float *row) const;
   // Zeros behind a row's last column.
   void pad(float *row) const;
   int64_t column_bytes() const { return kernel->column_bytes + kernel->alone_bytes; }
-  // For a product of so many tokens.
-  int64_t scratch_bytes(int64_t tokens) const {
-    return padded / kernel->chunk *
-           (kernel->scratch_bytes_per_chunk + tokens * kernel->scratch_bytes_per_token);
-  }
+  // Floats of the arrangement of so many tokens, those that tiles read behind the last included.
+  int64_t floats(int64_t tokens) const { return round_up(tokens, TILE_TOKENS) * size; }
+  int64_t scratch_bytes() const { return padded / kernel->chunk * kernel->scratch_bytes_per_chunk; }
 };
 
 // What a call's activations are, and what they are between its products.
