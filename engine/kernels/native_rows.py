@@ -1,4 +1,4 @@
-"""The native library's attention, rotation and norms. Other dtypes go to the torch references."""
+"""The native library's attention, rotation, norms and routing. Other dtypes go to the torch references."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engine.kernels.attention import PagedRows, PagedSlots, paged_attention, rotate_and_store
 from engine.kernels.native_linear import X_TYPES
-from engine.kernels.pointwise import add_rms_norm, rms_norm
+from engine.kernels.pointwise import add_gated, add_rms_norm, rms_norm, route
 from engine.native import structures
 from engine.native.library import OK, Library
 from engine.native.structures import AttentionLayout, Rotation
@@ -61,6 +61,38 @@ def register(native: Library) -> None:
         layout = _layout_of(keys, values, q.shape[1], 1.0)
         _check(native.rotate_and_store(byref(layout), byref(rotation)), "a rotation")
         return turned
+
+    @route.register("cpu")
+    def native_route(
+        x: Tensor, router: Tensor, top_k: int, normalise: bool
+    ) -> tuple[Tensor, Tensor]:
+        if x.dtype not in X_TYPES or router.dtype != torch.float32:
+            return route.reference(x, router, top_k, normalise)
+        tokens, (experts, hidden) = len(x), router.shape
+        if x.shape[1] != hidden or not 1 <= top_k <= experts:
+            raise ValueError(f"{top_k} of {experts} experts of {hidden} for {tuple(x.shape)}")
+        x, router = x.contiguous(), router.contiguous()
+        ids = torch.empty((tokens, top_k), dtype=torch.int64)
+        weights = torch.empty((tokens, top_k), dtype=torch.float32)
+        native.set_threads(torch.get_num_threads())
+        status = native.route(
+            *(router.data_ptr(), experts, hidden, x.data_ptr(), X_TYPES[x.dtype]),
+            *(tokens, top_k, normalise, ids.data_ptr(), weights.data_ptr()),
+        )
+        _check(status, "routing")
+        return ids, weights
+
+    @add_gated.register("cpu")
+    def native_add_gated(out: Tensor, added: Tensor, gate: Tensor | None) -> Tensor:
+        parts = (out, added) if gate is None else (out, added, gate)
+        if any(part.dtype != torch.float32 or not part.is_contiguous() for part in parts):
+            return add_gated.reference(out, added, gate)
+        if out.shape != added.shape or (gate is not None and gate.shape != (len(out), 1)):
+            raise ValueError(f"{tuple(added.shape)} cannot be gated and added to {tuple(out.shape)}")
+        gates = None if gate is None else gate.data_ptr()
+        status = native.add_gated(out.data_ptr(), added.data_ptr(), gates, *out.shape)
+        _check(status, "a sum")
+        return out
 
     @rms_norm.register("cpu")
     def native_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

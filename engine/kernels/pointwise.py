@@ -59,6 +59,27 @@ def router_top_k(logits: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, T
     return ids, weights
 
 
+@operation("route")
+def route(x: Tensor, router: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
+    """router_top_k of the logits of x [N, hidden] with router float32 [E, hidden].
+
+    They are float32: a rounded logit picks another expert.
+    """
+    logits = torch.nn.functional.linear(x.to(torch.float32), router)
+    return router_top_k(logits, top_k, normalise)
+
+
+@operation("add_gated")
+def add_gated(out: Tensor, added: Tensor, gate: Tensor | None) -> Tensor:
+    """out + added * sigmoid(gate), or out + added without a gate; both tensors are written to.
+
+    out and added [N, D], gate [N, 1]; the sigmoid is float32.
+    """
+    if gate is not None:
+        added.mul_(torch.sigmoid(gate.to(torch.float32)))
+    return out.add_(added)
+
+
 @operation("swiglu")
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """silu(gate) * up, computed in float32, in gate's dtype."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
-from engine.kernels.pointwise import router_top_k
+from engine.kernels.pointwise import add_gated, route
 from engine.layers.linear import Linear, Mlp
 
 
@@ -35,14 +34,10 @@ class Moe:
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [T, hidden] of all sequences of the step: [T, hidden] in x's dtype."""
-        # Routing is decided in float32: a rounded logit picks another expert.
-        logits = torch.nn.functional.linear(x.to(torch.float32), self.router)
-        ids, weights = router_top_k(logits, self.top_k, self.normalise_top_k)
+        ids, weights = route(x, self.router, self.top_k, self.normalise_top_k)
         out = self.experts(self.layer, x, ids, weights)
         if self.shared is None:
             return out
+        gate = self.shared_gate(x) if self.shared_gate is not None else None
         # In place: both are this call's own, and new memory costs as much as the arithmetic.
-        shared = self.shared(x)
-        if self.shared_gate is not None:
-            shared.mul_(torch.sigmoid(self.shared_gate(x).to(torch.float32)))
-        return out.add_(shared)
+        return add_gated(out, self.shared(x), gate)

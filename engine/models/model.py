@@ -43,8 +43,10 @@ class Model:
         sequence's last row. A sequence with context 0 starts from an empty state.
         """
         step = Step.begin(batch, kv, states, self._rotary)
-        x = self._embedding(batch.tokens)
+        x, added = self._embedding(batch.tokens), None
         for layer in self._layers:
-            x = layer(x, step)
-        last = self._norm(x[batch.logit_rows])
-        return self._head(last).to(torch.float32)
+            x, added = layer(x, added, step)
+        rows = x[batch.logit_rows]
+        if added is not None:
+            rows = rows + added[batch.logit_rows]
+        return self._head(self._norm(rows)).to(torch.float32)

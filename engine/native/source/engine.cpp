@@ -40,6 +40,10 @@ Arrangement::Arrangement(const Tier &tier, Format format, int64_t all_columns, N
 
 void Arrangement::put(const float *values, int64_t first, int64_t count, float *row) const {
   if (kernel->split != nullptr) return kernel->split(values, first, count, row, padded);
+  if (kernel->in_order) {
+    std::memcpy(row + first, values, static_cast<size_t>(count) * 4);
+    return;
+  }
   for (int64_t i = first; i < first + count; ++i) {
     const int64_t within = i & (kernel->chunk - 1);
     row[i - within + kernel->places[within]] = values[i - first];

@@ -38,7 +38,7 @@ struct Engine {
   Pool pool;
   const Tier *tier = nullptr;
   int tier_number = 0;
-  Buffer activations, inner;
+  Buffer activations, inner, logits;
   std::vector<Buffer> scratch;  // one a thread
 
   bool reserve_scratch(int64_t bytes);
@@ -92,6 +92,16 @@ int32_t rotate_and_store(Engine &engine, const headrace_attention_layout &layout
 int32_t moe_rows(Engine &engine, const headrace_expert_layout &layout, const uint8_t *bank,
                  int64_t blobs, const void *x, int32_t x_type, int64_t tokens, int64_t routes,
                  const int64_t *slots, int32_t activation, float *rows);
+
+int32_t route(Engine &engine, const float *router, int64_t experts, int64_t hidden, const void *x,
+              int32_t x_type, int64_t tokens, int64_t top_k, bool normalise, int64_t *ids,
+              float *weights);
+
+int32_t moe_combine(Engine &engine, const float *rows, const float *weights, int64_t tokens,
+                    int64_t routes, int64_t hidden, float *out);
+
+int32_t add_gated(Engine &engine, float *out, const float *added, const float *gates, int64_t rows,
+                  int64_t columns);
 
 // How many threads so many multiplications are worth: waking one takes about as long as another
 // needs for this many.

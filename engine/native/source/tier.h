@@ -29,6 +29,7 @@ struct Kernel {
   Decode decode = nullptr;
   int chunk = 0;  // columns computed at once, a power of two; activations are padded with zeros
   const uint8_t *places = nullptr;  // where a chunk's columns lie in an arranged row
+  bool in_order = false;            // whether that is in their own order
   // Or else: writes columns first .. first + count of a row, which has `padded` with those behind its
   // last, in a form of the kernel's own.
   void (*split)(const float *values, int64_t first, int64_t count, float *row,
