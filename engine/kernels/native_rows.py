@@ -1,4 +1,4 @@
-"""The native library's attention, rotation, norms and routing. Other dtypes go to the torch references."""
+"""The native library's attention, rotation, norms and routing. Else the references answer."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def register(native: Library) -> None:
         if any(part.dtype != torch.float32 or not part.is_contiguous() for part in parts):
             return add_gated.reference(out, added, gate)
         if out.shape != added.shape or (gate is not None and gate.shape != (len(out), 1)):
-            raise ValueError(f"{tuple(added.shape)} cannot be gated and added to {tuple(out.shape)}")
+            raise ValueError(f"{tuple(added.shape)} is not added to {tuple(out.shape)} by gates")
         gates = None if gate is None else gate.data_ptr()
         status = native.add_gated(out.data_ptr(), added.data_ptr(), gates, *out.shape)
         _check(status, "a sum")
