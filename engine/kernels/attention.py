@@ -27,7 +27,7 @@ class PagedRows(Protocol):
     def pages(self) -> Tensor: ...
 
 
-@operation("paged_attention")
+@operation("paged_attention", cuda="engine.kernels.gpu.attention")
 def paged_attention(
     q: Tensor, keys: Tensor, values: Tensor, sequences: Sequence[PagedRows], scale: float
 ) -> Tensor:
@@ -62,7 +62,7 @@ class PagedSlots(Protocol):
     def offsets(self) -> Tensor: ...
 
 
-@operation("rotate_and_store")
+@operation("rotate_and_store", cuda="engine.kernels.gpu.rotary")
 def rotate_and_store(
     q: Tensor,
     k: Tensor,

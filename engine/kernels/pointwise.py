@@ -7,8 +7,11 @@ from torch import Tensor
 
 from engine.kernels.registry import operation
 
+_CUDA = "engine.kernels.gpu.pointwise"
+_CUDA_ROUTER = "engine.kernels.gpu.router"
 
-@operation("rms_norm")
+
+@operation("rms_norm", cuda=_CUDA)
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x [..., D] over the root of its mean square, times weight float32 [D]: x's dtype."""
     wide = x.to(torch.float32)
@@ -16,14 +19,14 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return (scaled * weight).to(x.dtype)
 
 
-@operation("add_rms_norm")
+@operation("add_rms_norm", cuda=_CUDA)
 def add_rms_norm(x: Tensor, added: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """x + added, and rms_norm of it: both [..., D] in x's dtype."""
     total = x + added
     return total, rms_norm(total, weight, eps)
 
 
-@operation("gated_rms_norm")
+@operation("gated_rms_norm", cuda=_CUDA)
 def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tensor:
     """rms_norm of x [..., D], then times silu(gate [..., D]): in the gate's dtype."""
     wide = x.to(torch.float32)
@@ -47,7 +50,7 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat([turned.to(x.dtype), x[..., 2 * half :]], dim=-1)
 
 
-@operation("router_top_k")
+@operation("router_top_k", cuda=_CUDA_ROUTER)
 def router_top_k(logits: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
     """Softmax over all experts of logits float32 [N, E], then the best `top_k`.
 
@@ -59,7 +62,7 @@ def router_top_k(logits: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, T
     return ids, weights
 
 
-@operation("route")
+@operation("route", cuda=_CUDA_ROUTER)
 def route(x: Tensor, router: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
     """router_top_k of the logits of x [N, hidden] with router float32 [E, hidden].
 
@@ -80,7 +83,7 @@ def add_gated(out: Tensor, added: Tensor, gate: Tensor | None) -> Tensor:
     return out.add_(added)
 
 
-@operation("swiglu")
+@operation("swiglu", cuda=_CUDA)
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """silu(gate) * up, computed in float32, in gate's dtype."""
     wide = torch.nn.functional.silu(gate.to(torch.float32)) * up.to(torch.float32)

@@ -2,12 +2,14 @@
 
 An operation is its torch reference, which runs on every device, plus the kernels registered for
 one device type. Layers call the operation; which kernel answers is decided here and nowhere else.
-The first argument of an operation is a tensor: its device decides.
+The first argument of an operation is a tensor: its device decides. Kernels for CUDA lie in modules
+that are imported at their first call, since Triton is not everywhere and takes long to import.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
@@ -17,9 +19,11 @@ R = TypeVar("R")
 
 
 class Operation(Generic[P, R]):
-    def __init__(self, name: str, reference: Callable[P, R]) -> None:
+    def __init__(self, name: str, reference: Callable[P, R], cuda: str | None = None) -> None:
+        """`cuda` is the module whose function `name` answers for tensors on a GPU."""
         self.name = name
         self.reference = reference
+        self._cuda = cuda
         self._kernels: dict[str, Callable[P, R]] = {}
         self.__doc__ = reference.__doc__
 
@@ -36,6 +40,8 @@ class Operation(Generic[P, R]):
 
     def kernel(self, device_type: str) -> Callable[P, R]:
         """What answers on `device_type`: its kernel, or the reference where none is registered."""
+        if device_type == "cuda" and self._cuda and device_type not in self._kernels:
+            self._kernels[device_type] = getattr(import_module(self._cuda), self.name)
         return self._kernels.get(device_type, self.reference)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -48,13 +54,16 @@ class Operation(Generic[P, R]):
 _OPERATIONS: dict[str, Operation[..., Any]] = {}
 
 
-def operation(name: str) -> Callable[[Callable[P, R]], Operation[P, R]]:
-    """Decorator: the function is the torch reference of a new operation `name`."""
+def operation(name: str, cuda: str | None = None) -> Callable[[Callable[P, R]], Operation[P, R]]:
+    """Decorator: the function is the torch reference of a new operation `name`.
+
+    The function `name` of the module `cuda` answers for tensors on a GPU.
+    """
 
     def define(reference: Callable[P, R]) -> Operation[P, R]:
         if name in _OPERATIONS:
             raise ValueError(f"operation {name} is defined twice")
-        defined = Operation(name, reference)
+        defined = Operation(name, reference, cuda)
         _OPERATIONS[name] = defined
         return defined
 

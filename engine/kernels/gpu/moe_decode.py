@@ -1,0 +1,307 @@
+"""The routed experts of a few tokens, read from slots by number: bound by reading the blobs.
+
+Two kernels. Gate and up: one program for some inner columns of one (token, route). Down: one
+program for some columns of one token, all its routes. An expert that two tokens share is read
+twice, the second time from the cache. No row depends on another, nor on where its blob lies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from engine.formats.blob import BlobSpec, blob_spec
+from engine.kernels.gpu.ahead import Ahead
+from engine.kernels.gpu.codes import NUMBERS, NVFP4, PER_WORD
+from engine.kernels.gpu.words import row_sums, tile_rows
+
+MOST_TOKENS = 8
+GATE_UP_ROWS, GATE_UP_WORDS = 8, 256
+DOWN_ROWS, DOWN_WORDS = 4, 64
+
+
+@triton.jit
+def gate_up_kernel(
+    words,
+    scales,
+    floats,
+    biases,
+    x,
+    slots,
+    inner,
+    ROUTES: tl.constexpr,
+    HIDDEN: tl.constexpr,
+    INNER: tl.constexpr,
+    STRIDE: tl.constexpr,
+    SCALE_ITEM: tl.constexpr,
+    WEIGHT_AT: tl.constexpr,
+    SCALE_AT: tl.constexpr,
+    GLOBAL_AT: tl.constexpr,
+    BIAS_AT: tl.constexpr,
+    BIAS_ITEM: tl.constexpr,
+    SCALES: tl.constexpr,
+    FORMAT: tl.constexpr,
+    PER: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_W: tl.constexpr,
+):
+    """inner float32 [tokens * ROUTES, INNER] = silu(gate) * up; nothing where the slot is < 0.
+
+    `words`, `scales`, `floats` and `biases` are the bank as int32, as its scales' type, as float32
+    and as its biases' type; *_AT and STRIDE are bytes.
+    """
+    route = tl.program_id(0)
+    slot = tl.load(slots + route).to(tl.int64)
+    if slot < 0:
+        return
+    rows = tile_rows(tl.program_id(1) * BLOCK_R, BLOCK_R)
+    width: tl.constexpr = HIDDEN // PER
+    # fp8_block has scales for blocks of 128 rows, and gate's and up's blocks of their own.
+    up_scales: tl.constexpr = (INNER + 127) // 128 if SCALE_ITEM == 4 else INNER
+    weights = words + slot * (STRIDE // 4) + WEIGHT_AT // 4
+    steps = scales + slot * (STRIDE // SCALE_ITEM) + SCALE_AT // SCALE_ITEM
+    of_token = x + (route // ROUTES) * HIDDEN + tl.zeros((1, 1), tl.int32)
+    gate = row_sums(
+        weights,
+        steps,
+        of_token,
+        rows,
+        rows < INNER,
+        width,
+        SCALES,
+        FORMAT,
+        PER,
+        BLOCK_R,
+        1,
+        BLOCK_W,
+    )
+    weights += INNER * width
+    steps += up_scales * SCALES
+    up = row_sums(
+        weights,
+        steps,
+        of_token,
+        rows,
+        rows < INNER,
+        width,
+        SCALES,
+        FORMAT,
+        PER,
+        BLOCK_R,
+        1,
+        BLOCK_W,
+    )
+    gate = tl.reshape(gate, (BLOCK_R,))
+    up = tl.reshape(up, (BLOCK_R,))
+    row = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
+    there = row < INNER
+    if FORMAT == NVFP4:
+        globals_ = floats + slot * (STRIDE // 4) + GLOBAL_AT // 4
+        gate = gate * tl.load(globals_)
+        up = up * tl.load(globals_ + 1)
+    if BIAS_ITEM > 0:
+        bias = biases + slot * (STRIDE // BIAS_ITEM) + BIAS_AT // BIAS_ITEM
+        gate += tl.load(bias + row, mask=there, other=0.0).to(tl.float32)
+        up += tl.load(bias + INNER + row, mask=there, other=0.0).to(tl.float32)
+    tl.store(inner + route * INNER + row, gate * tl.sigmoid(gate) * up, mask=there)
+
+
+@triton.jit
+def down_kernel(
+    words,
+    scales,
+    floats,
+    biases,
+    inner,
+    slots,
+    weights,
+    y,
+    ROUTES: tl.constexpr,
+    HIDDEN: tl.constexpr,
+    INNER: tl.constexpr,
+    STRIDE: tl.constexpr,
+    SCALE_ITEM: tl.constexpr,
+    WEIGHT_AT: tl.constexpr,
+    SCALE_AT: tl.constexpr,
+    GLOBAL_AT: tl.constexpr,
+    BIAS_AT: tl.constexpr,
+    BIAS_ITEM: tl.constexpr,
+    SCALES: tl.constexpr,
+    FORMAT: tl.constexpr,
+    PER: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_W: tl.constexpr,
+):
+    """y [tokens, HIDDEN] = the sum over a token's routes of its weight times the expert's row, in
+    an order that the number of routes decides. A route whose slot is < 0 adds nothing."""
+    token = tl.program_id(0)
+    rows = tile_rows(tl.program_id(1) * BLOCK_R, BLOCK_R)
+    route = tl.arange(0, BLOCK_M)
+    at = token * ROUTES + route
+    slot = tl.load(slots + at, mask=route < ROUTES, other=-1).to(tl.int64)
+    here = slot >= 0
+    slot = tl.maximum(slot, 0)
+    of_slot = slot[None, :, None]
+    sums = row_sums(
+        words + of_slot * (STRIDE // 4) + WEIGHT_AT // 4,
+        scales + of_slot * (STRIDE // SCALE_ITEM) + SCALE_AT // SCALE_ITEM,
+        inner + (at * INNER)[:, None],
+        rows,
+        (rows < HIDDEN) & here[None, :, None],
+        INNER // PER,
+        SCALES,
+        FORMAT,
+        PER,
+        BLOCK_R,
+        BLOCK_M,
+        BLOCK_W,
+    )
+    if FORMAT == NVFP4:
+        globals_ = tl.load(floats + slot * (STRIDE // 4) + GLOBAL_AT // 4, mask=here, other=0.0)
+        sums = sums * globals_[None, :]
+    row = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
+    inside = row < HIDDEN
+    if BIAS_ITEM > 0:
+        bias = biases + slot * (STRIDE // BIAS_ITEM) + BIAS_AT // BIAS_ITEM
+        mask = inside[:, None] & here[None, :]
+        sums += tl.load(bias[None, :] + row[:, None], mask=mask, other=0.0).to(tl.float32)
+    weight = tl.load(weights + at, mask=here, other=0.0)
+    # What a route that is not here left in `inner` may be anything.
+    out = tl.sum(tl.where(here[None, :], sums * weight[None, :], 0.0), axis=1)
+    tl.store(y + token * HIDDEN + row, out.to(y.dtype.element_ty), mask=inside)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Constants of the kernels for one matrix of a blob."""
+
+    constants: dict[str, int]
+    scale_type: torch.dtype
+    bias_type: torch.dtype
+
+
+def matrix_constants(spec: BlobSpec, name: str) -> Matrix:
+    """`name` is "gate_up" or "down"."""
+    storage = spec.gate_up_format if name == "gate_up" else spec.down_format
+    parts = {part.name: part for part in spec.parts}
+    scale, bias = parts.get(f"{name}.scale"), parts.get(f"{name}.bias")
+    scale_2 = parts.get(f"{name}.scale_2")
+    scale_type = torch.float32 if storage == "fp8_block" else torch.uint8
+    bias_type: torch.dtype = getattr(torch, spec.bias or "float32")
+    return Matrix(
+        {
+            "HIDDEN": spec.hidden,
+            "INNER": spec.intermediate,
+            "STRIDE": spec.stride,
+            "SCALE_ITEM": scale_type.itemsize,
+            "WEIGHT_AT": parts[f"{name}.weight"].offset,
+            "SCALE_AT": scale.offset if scale else 0,
+            "GLOBAL_AT": scale_2.offset if scale_2 else 0,
+            "BIAS_AT": bias.offset if bias else 0,
+            "BIAS_ITEM": bias_type.itemsize if bias else 0,
+            "SCALES": scale.shape[-1] if scale else 0,
+            "FORMAT": NUMBERS[storage],
+            "PER": PER_WORD[storage],
+        },
+        scale_type,
+        bias_type,
+    )
+
+
+def can_read_blobs(spec: BlobSpec) -> bool:
+    """Whether kernels of this package read these blobs."""
+    formats = (spec.gate_up_format, spec.hidden), (spec.down_format, spec.intermediate)
+    return all(f in NUMBERS and size % PER_WORD[f] == 0 for f, size in formats)
+
+
+def moe_decode(
+    bank: Tensor,
+    spec: BlobSpec,
+    x: Tensor,
+    slots: Tensor,
+    weights: Tensor,
+    out: Tensor | None = None,
+) -> Tensor:
+    """bank uint8 [N, stride], x [T, H] with T at most MOST_TOKENS, slots int [T, k] (negative: left
+    out), weights float32 [T, k] -> [T, H] in x's dtype, written to `out` if given. Sums and the
+    inner activations are float32. Slots are not checked: they are the residency table's."""
+    tokens, routes = slots.shape
+    inner = torch.empty((tokens * routes, spec.intermediate), dtype=torch.float32, device=x.device)
+    out = torch.empty_like(x) if out is None else out
+    gate_up, down = matrix_constants(spec, "gate_up"), matrix_constants(spec, "down")
+    words, floats = bank.view(torch.int32), bank.view(torch.float32)
+    gate_up_kernel[(tokens * routes, triton.cdiv(spec.intermediate, GATE_UP_ROWS))](
+        words,
+        bank.view(gate_up.scale_type),
+        floats,
+        bank.view(gate_up.bias_type),
+        x,
+        slots,
+        inner,
+        ROUTES=routes,
+        BLOCK_R=GATE_UP_ROWS,
+        BLOCK_W=GATE_UP_WORDS,
+        num_warps=4,
+        **gate_up.constants,
+    )
+    down_kernel[(tokens, triton.cdiv(spec.hidden, DOWN_ROWS))](
+        words,
+        bank.view(down.scale_type),
+        floats,
+        bank.view(down.bias_type),
+        inner,
+        slots,
+        weights,
+        out,
+        ROUTES=routes,
+        BLOCK_R=DOWN_ROWS,
+        BLOCK_M=triton.next_power_of_2(routes),
+        BLOCK_W=DOWN_WORDS,
+        num_warps=4,
+        **down.constants,
+    )
+    return out
+
+
+def _ahead(storage: str, routes: int, hidden: int, inner: int) -> tuple[Ahead, Ahead]:
+    spec = blob_spec(storage, hidden, inner)
+    scale = "*fp32" if storage == "fp8_block" else "*u8"
+    common = {"words": "*i32", "scales": scale, "floats": "*fp32", "biases": "*fp32"}
+    shape = f"{storage} [{inner}, {hidden}] k={routes}"
+    return (
+        Ahead(
+            f"gate_up {shape}",
+            gate_up_kernel,
+            {**common, "x": "*bf16", "slots": "*i32", "inner": "*fp32"},
+            {
+                "ROUTES": routes,
+                "BLOCK_R": GATE_UP_ROWS,
+                "BLOCK_W": GATE_UP_WORDS,
+                **matrix_constants(spec, "gate_up").constants,
+            },
+        ),
+        Ahead(
+            f"down {shape}",
+            down_kernel,
+            {**common, "inner": "*fp32", "slots": "*i32", "weights": "*fp32", "y": "*bf16"},
+            {
+                "ROUTES": routes,
+                "BLOCK_R": DOWN_ROWS,
+                "BLOCK_M": triton.next_power_of_2(routes),
+                "BLOCK_W": DOWN_WORDS,
+                **matrix_constants(spec, "down").constants,
+            },
+        ),
+    )
+
+
+AHEAD = tuple(
+    case
+    for storage in ("bfloat16", "fp8_block", "nvfp4", "mxfp4")
+    for case in _ahead(storage, 8, 2048, 512)
+)
