@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from engine.formats.weight import Projections
+from engine.kernels.linear import linears
 from engine.kernels.pointwise import rotary
 from engine.kernels.registry import operation
 from engine.memory.budget import SCORE_BYTES
@@ -80,6 +82,30 @@ def rotate_and_store(
     keys[slots.pages, slots.offsets] = rotary(k, cos, sin).to(keys.dtype)
     values[slots.pages, slots.offsets] = v.to(values.dtype)
     return rotary(q, cos, sin)
+
+
+@operation("attention_block")
+def attention_block(
+    x: Tensor,
+    qkv: Projections,
+    output: Projections,
+    cos: Tensor,
+    sin: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    slots: PagedSlots,
+    sequences: Sequence[PagedRows],
+    scale: float,
+) -> Tensor:
+    """Attention of x [N, hidden] with the products around it: [N, hidden] in x's dtype.
+
+    qkv are the matrices of q, k and v, output is one; the rest is as above.
+    """
+    dim = keys.shape[-1]
+    q, k, v = (part.view(len(x), -1, dim) for part in linears(x, qkv))
+    q = rotate_and_store(q, k, v, cos, sin, keys, values, slots)
+    out = paged_attention(q.to(keys.dtype), keys, values, sequences, scale)
+    return linears(out.to(x.dtype).flatten(1), output)[0]
 
 
 def _causal(q: Tensor, k: Tensor, v: Tensor, context: int, scale: float) -> Tensor:

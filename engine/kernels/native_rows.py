@@ -10,8 +10,15 @@ from ctypes import byref
 import torch
 from torch import Tensor
 
-from engine.kernels.attention import PagedRows, PagedSlots, paged_attention, rotate_and_store
-from engine.kernels.native_linear import X_TYPES
+from engine.formats.weight import Projections
+from engine.kernels.attention import (
+    PagedRows,
+    PagedSlots,
+    attention_block,
+    paged_attention,
+    rotate_and_store,
+)
+from engine.kernels.native_linear import X_TYPES, described
 from engine.kernels.pointwise import add_gated, add_rms_norm, rms_norm, route
 from engine.native import structures
 from engine.native.library import OK, Library
@@ -40,6 +47,44 @@ def register(native: Library) -> None:
         )
         _check(status, "attention")
         return out if q.dtype == torch.float32 else out.to(q.dtype)
+
+    @attention_block.register("cpu")
+    def native_block(
+        x: Tensor,
+        qkv: Projections,
+        output: Projections,
+        cos: Tensor,
+        sin: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        slots: PagedSlots,
+        sequences: Sequence[PagedRows],
+        scale: float,
+    ) -> Tensor:
+        into, out_of, dim = described(qkv), described(output), keys.shape[3]
+        if (
+            not x.dtype == keys.dtype == torch.float32
+            or not (into.readable and out_of.readable)
+            or dim % _COLUMNS
+        ):
+            return attention_block.reference(
+                *(x, qkv, output, cos, sin, keys, values, slots, sequences, scale)
+            )
+        if x.shape[1] != into.columns:
+            raise ValueError(f"x has {x.shape[1]} columns, the weights {into.columns}")
+        tokens = x.shape[0]
+        y = torch.empty((tokens, out_of.rows[0]), dtype=torch.float32)
+        held = [part.contiguous() for part in (x, cos, sin, slots.pages, slots.offsets)]
+        x_at, *addresses = [part.data_ptr() for part in held]
+        rotation = Rotation(tokens, cos.shape[1], None, None, None, *addresses, None)
+        layout = _layout_of(keys, values, into.rows[0] // dim, scale)
+        native.set_threads(torch.get_num_threads())
+        status = native.attention_block(
+            *(into.matrices, out_of.matrices, byref(layout), byref(rotation)),
+            *(table.of(sequences), len(sequences), x_at, y.data_ptr()),
+        )
+        _check(status, "attention")
+        return y
 
     @rotate_and_store.register("cpu")
     def native_rotate(

@@ -107,6 +107,10 @@ _SIGNATURES = {
         *(c_int64, c_int64, c_void_p, c_void_p),
     ),
     "headrace_rotate_and_store": (c_int32, POINTER(AttentionLayout), POINTER(Rotation)),
+    "headrace_attention_block": (
+        *(c_int32, POINTER(Matrix), POINTER(Matrix), POINTER(AttentionLayout), POINTER(Rotation)),
+        *(POINTER(structures.Sequence), c_int64, c_void_p, c_void_p),
+    ),
     "headrace_route": (
         *(c_int32, c_void_p, c_int64, c_int64, c_void_p, c_int32),
         *(c_int64, c_int64, c_int32, c_void_p, c_void_p),
@@ -162,6 +166,7 @@ class Library:
         self.attention = self.functions.headrace_attention
         self.rms_norm = self.functions.headrace_rms_norm
         self.rotate_and_store = self.functions.headrace_rotate_and_store
+        self.attention_block = self.functions.headrace_attention_block
         self.route = self.functions.headrace_route
         self.add_gated = self.functions.headrace_add_gated
         self.moe_rows = self.functions.headrace_moe_rows

@@ -38,7 +38,7 @@ struct Engine {
   Pool pool;
   const Tier *tier = nullptr;
   int tier_number = 0;
-  Buffer activations, inner, logits;
+  Buffer activations, inner, logits, qkv;
   std::vector<Buffer> scratch;  // one a thread
 
   bool reserve_scratch(int64_t bytes);
@@ -88,6 +88,11 @@ int32_t rms_norm(Engine &engine, const float *x, const float *added, const float
 
 int32_t rotate_and_store(Engine &engine, const headrace_attention_layout &layout,
                          const headrace_rotation &rotation);
+
+int32_t attention_block(Engine &engine, const headrace_matrix *qkv, const headrace_matrix &output,
+                        const headrace_attention_layout &layout, const headrace_rotation &rotation,
+                        const headrace_sequence *sequences, int64_t count, const float *x,
+                        float *y);
 
 int32_t moe_rows(Engine &engine, const headrace_expert_layout &layout, const uint8_t *bank,
                  int64_t blobs, const void *x, int32_t x_type, int64_t tokens, int64_t routes,

@@ -122,6 +122,16 @@ typedef struct {
 HEADRACE_EXPORT int32_t headrace_rotate_and_store(const headrace_attention_layout *layout,
                                                   const headrace_rotation *rotation);
 
+/* y[rows, rows of output] = output times the attention of x[rows, columns]: q, k and v (the matrices of
+   qkv) are its products, turned and stored as above, then attended to as above. `rotation` need not
+   say where q, k, v and the turned q lie. Keys and values are float32. */
+HEADRACE_EXPORT int32_t headrace_attention_block(const headrace_matrix *qkv,
+                                                 const headrace_matrix *output,
+                                                 const headrace_attention_layout *layout,
+                                                 const headrace_rotation *rotation,
+                                                 const headrace_sequence *sequences, int64_t count,
+                                                 const float *x, float *y);
+
 /* Logits of x [tokens, hidden] with router [experts, hidden]; for each token the ids of its top_k
    largest, the largest first and of equal ones the lowest, where one that is no number counts as the
    largest; and their shares of the softmax over all experts, or with `normalise` over these. */

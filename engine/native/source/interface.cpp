@@ -108,6 +108,17 @@ int32_t headrace_rotate_and_store(const headrace_attention_layout *layout,
   return guarded([&](Engine &engine) { return rotate_and_store(engine, *layout, *rotation); });
 }
 
+int32_t headrace_attention_block(const headrace_matrix *qkv, const headrace_matrix *output,
+                                 const headrace_attention_layout *layout,
+                                 const headrace_rotation *rotation,
+                                 const headrace_sequence *sequences, int64_t count, const float *x,
+                                 float *y) {
+  return guarded([&](Engine &engine) -> int32_t {
+    if (count < 0) return HEADRACE_BAD_ARGUMENT;
+    return attention_block(engine, qkv, *output, *layout, *rotation, sequences, count, x, y);
+  });
+}
+
 int32_t headrace_route(const float *router, int64_t experts, int64_t hidden, const void *x,
                        int32_t x_type, int64_t tokens, int64_t top_k, int32_t normalise,
                        int64_t *ids, float *weights) {
