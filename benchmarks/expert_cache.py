@@ -24,7 +24,8 @@ import torch
 from engine.chat.model_files import locate
 from engine.chat.text_model import TextModel, load_text_model
 from engine.errors import HeadraceError, UnsupportedModel
-from engine.experts.residency import ABSENT, Residency
+from engine.experts.residency import Residency
+from engine.kernels.residency import ABSENT
 from engine.memory.budget import slots_for_rate
 from engine.memory.device import resolve_device
 from engine.messages import RequestFailed, Sampling, Submit
@@ -92,20 +93,22 @@ def cache_hits(
     for number, steps in enumerate(trace):
         for step in steps:
             counted = step.decode and number >= len(trace) // 2
+            table.begin_step()
             for layer, ids in step.calls:
-                found = table.lookup(layer, ids)
+                found = route(table, layer, ids)
                 if counted:
                     routed += len(ids)
-                    hits += sum(slot != ABSENT for slot in found)
-                fill(table, layer, [e for e, s in zip(ids, found, strict=True) if s == ABSENT])
+                    hits += found
     return hits, routed
 
 
-def fill(table: Residency, layer: int, missing: list[int]) -> None:
-    """As the runtime does: what finds no slot waits for the next group."""
-    while missing:
-        missing = [expert for expert in missing if table.fill(layer, expert) == ABSENT]
-        table.computed()
+def route(table: Residency, layer: int, ids: list[int]) -> int:
+    """Hits. As the runtime does: what finds no slot waits for the next group."""
+    waiting = torch.tensor(ids)
+    hits = int((table.tables.slot_of[layer, waiting] != ABSENT).sum())
+    while waiting.numel():
+        waiting = waiting[table.route(layer, waiting).slots == ABSENT]
+    return hits
 
 
 def lru_hits(trace: Sequence[list[Step]], slots: int) -> tuple[int, int]:
@@ -204,7 +207,7 @@ def simulated(sequences: int, layers: int, experts: int, top_k: int) -> list[lis
 
 def prompts_of(text: TextModel, context: int) -> list[list[int]]:
     return [
-        text.chat_prompt([{"role": "user", "content": question}], context_tokens=context)
+        text.chat_prompt([{"role": "user", "content": question}], context_tokens=context).tokens
         for question in QUESTIONS
     ]
 

@@ -18,12 +18,22 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
-from benchmarks import kernel_cases_attention, kernel_cases_delta, kernel_cases_weights
+from benchmarks import (
+    kernel_cases_attention,
+    kernel_cases_delta,
+    kernel_cases_residency,
+    kernel_cases_weights,
+)
 from engine.memory.device import resolve_device
 from engine.runtime import bench_result
 from engine.runtime.bench_result import Result, Row
 
-MODULES: tuple[Any, ...] = (kernel_cases_weights, kernel_cases_attention, kernel_cases_delta)
+MODULES: tuple[Any, ...] = (
+    kernel_cases_weights,
+    kernel_cases_attention,
+    kernel_cases_delta,
+    kernel_cases_residency,
+)
 _REPLAYS = 12
 
 

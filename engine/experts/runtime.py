@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from engine.errors import OutOfMemory
-from engine.experts.residency import ABSENT, Residency
+from engine.experts.holding import Hold
+from engine.experts.residency import Residency
 from engine.experts.slots import SlotPool
 from engine.experts.store import (
     BytesProgress,
@@ -20,9 +22,12 @@ from engine.experts.store import (
     layers_by_stride,
     pool_needs,
 )
+from engine.kernels.gather import Banks, gather_blobs
 from engine.kernels.moe import moe_combine, moe_expert_rows, moe_experts
+from engine.kernels.residency import ABSENT, Route
 from engine.memory.budget import slots_for_rate
 from engine.memory.device import Device
+from engine.memory.pinned import Pinned
 from engine.messages import LayerResidency
 from engine.messages import Residency as ResidencyReport
 
@@ -45,28 +50,38 @@ class ExpertCounters:
     """Bytes of their blobs."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Pool:
     """Layers of one stride share slots; `rows` are their places in the residency table."""
 
     slots: SlotPool
     residency: Residency
     rows: dict[int, int]
+    blobs: int
+    """Experts of its layers."""
+    banks: Banks | None
+    """What a GPU reads its layers from by itself: None unless all of them are pinned."""
+    complete: bool = False
+    """Every expert has a slot, so nothing is missed."""
+
+
+MANY_ROUTES = 128
+"""Of more, the distinct experts are found before they are routed: 128 are 8 tokens of 16 each."""
 
 
 class ExpertRuntime:
     """What a MoE layer calls (ExpertsForward): `experts(layer, x, ids, weights)`.
 
     On `cpu` experts are computed in place in the store. On `sim` and `cuda` every routed expert is
-    read from a slot, filled from the store first where it is absent. What is resident changes the
-    time a call takes and not one bit of its result.
+    read from a slot, filled from the store first where it is absent. On `cuda`, where the store is
+    pinned and a pool has slots enough for a layer, no call waits for the device, and a captured
+    graph can hold it. What is resident changes the time a call takes and not one bit of its result.
     """
 
     def __init__(self, store: ExpertStore, device: Device, slots: Sequence[int] = ()) -> None:
         """`slots` of each pool, in the order of `pool_needs`; none on `cpu`."""
         self.store = store
         self.device = device
-        self._hits = self._misses = self._fills = self._link_bytes = 0
         self._host_experts = self._host_bytes = 0
         self._in_step = False
         self.on_routing: Callable[[int, list[int]], None] | None = None
@@ -78,13 +93,21 @@ class ExpertRuntime:
             return
         groups = layers_by_stride(store.plans)
         for group, need, count in zip(groups, pool_needs(store.plans), slots, strict=True):
+            layers = [plan.layer for plan in group]
             pool = _Pool(
                 SlotPool(device, need.stride, count, need.blobs),
-                Residency(len(group), self._experts, count),
-                {plan.layer: row for row, plan in enumerate(group)},
+                Residency(len(group), self._experts, count, most=need.blobs, device=device.torch),
+                {layer: row for row, layer in enumerate(layers)},
+                need.blobs,
+                self._banks(layers),
             )
             self._pools.append(pool)
             self._pool_of.update(dict.fromkeys(pool.rows, pool))
+
+    def _banks(self, layers: list[int]) -> Banks | None:
+        pinned = all(self.store.hold(layer) is Hold.PINNED for layer in layers)
+        reads = self.device.kind == "cuda" and pinned
+        return self.store.banks(layers, self.device.torch) if reads else None
 
     @staticmethod
     def load(
@@ -101,22 +124,45 @@ class ExpertRuntime:
         """Read the experts of these layers (`plan_layers`) and make room for some on the device.
 
         `slots` are what the solver gave each pool; without them `cache_rate` says how many.
-        `file_range` and `lock` are ExpertStore.load's.
+        `file_range` and `lock` are ExpertStore.load's. For cuda the store is pinned, and slots are
+        filled where there is one for each expert.
         Raises InvalidRequest for a rate outside 0 < rate <= 1, and what ExpertStore.load raises.
         """
         if device.has_slots and not slots:
             slots = [slots_for_rate(cache_rate, need.blobs) for need in pool_needs(plans)]
-        store = ExpertStore.load(source, plans, progress, file_range=file_range, lock=lock)
-        return ExpertRuntime(store, device, slots)
+        pin = partial(Pinned, device=device.torch) if device.kind == "cuda" else None
+        store = ExpertStore.load(source, plans, progress, file_range=file_range, pin=pin, lock=lock)
+        runtime = ExpertRuntime(store, device, slots)
+        if device.kind == "cuda":
+            runtime.fill_all()
+        return runtime
 
-    def __call__(self, layer: int, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-        """x [T, H], ids int64 [T, k], weights float32 [T, k] -> [T, H] in x's dtype.
+    def fill_all(self) -> None:
+        """Fill every slot, if there is one for each expert: nothing is missed from then on."""
+        for pool in self._pools:
+            if pool.slots.slots < pool.blobs:
+                continue
+            pool.residency.begin_step()
+            for layer in pool.rows:
+                everyone = torch.arange(self.store.plan(layer).experts, device=self.device.torch)
+                self._fill(pool, layer, pool.residency.route(pool.rows[layer], everyone))
+                pool.residency.forgive(len(everyone))
+            pool.complete = True
 
-        Raises ValueError for an id that is no expert, OutOfMemory if every slot is locked.
+    def __call__(
+        self, layer: int, x: Tensor, ids: Tensor, weights: Tensor, singles: int = 0
+    ) -> Tensor:
+        """x [T, H], ids int64 [T, k], weights float32 [T, k] -> [T, H] in x's dtype. The first
+        `singles` rows are sequences of one token.
+
+        Raises OutOfMemory if every slot is locked, and ValueError for an id that is no expert, but
+        not where ids are not read back.
         """
         if ids.numel() == 0:
             return torch.zeros_like(x)
         plan = self.store.plan(layer)
+        if self.never_waits(layer, ids.numel()):
+            return self._at_once(plan, x, ids, weights, singles)
         distinct = sorted(set(ids.reshape(-1).tolist()))
         if distinct[0] < 0 or distinct[-1] >= plan.experts:
             raise ValueError(f"ids {distinct[0]} to {distinct[-1]} are not all experts of {layer}")
@@ -125,11 +171,44 @@ class ExpertRuntime:
         if not self.device.has_slots:
             self._host_experts += len(distinct)
             self._host_bytes += len(distinct) * plan.spec.nbytes
-            return moe_experts(self.store.bank(layer), plan.spec, x, ids, weights)
-        return self._from_slots(plan, distinct, x, ids, weights)
+            return moe_experts(self.store.bank(layer), plan.spec, x, ids, weights, singles)
+        return self._from_slots(plan, distinct, x, ids, weights, singles)
+
+    def never_waits(self, layer: int, routes: int) -> bool:
+        """Whether a call of so many routes reads nothing back from the device."""
+        if self.on_routing is not None or not self.device.has_slots:
+            return False
+        pool = self._pool_of[layer]
+        readable = pool.banks is not None or (pool.complete and self.device.kind == "cuda")
+        return readable and min(routes, self.store.plan(layer).experts) <= pool.slots.slots
+
+    def _at_once(
+        self, plan: LayerPlan, x: Tensor, ids: Tensor, weights: Tensor, singles: int
+    ) -> Tensor:
+        """All misses are filled before anything is computed, and the host knows of none."""
+        pool = self._pool_of[plan.layer]
+        row, bank = pool.rows[plan.layer], pool.slots.bank
+        if ids.numel() <= MANY_ROUTES:
+            route = pool.residency.route(row, ids)
+            slots = route.slots
+        else:
+            experts = torch.arange(plan.experts, device=ids.device)
+            routed = torch.zeros(plan.experts, dtype=torch.bool, device=ids.device)
+            routed[ids.reshape(-1)] = True
+            route = pool.residency.route(row, torch.where(routed, experts, ABSENT))
+            slots = route.slots[ids]
+        if pool.banks is not None and not pool.complete:
+            gather_blobs(bank, pool.banks, row, route.fills, route.count)
+        return moe_experts(bank, plan.spec, x, slots, weights, singles)
 
     def _from_slots(
-        self, plan: LayerPlan, experts: list[int], x: Tensor, ids: Tensor, weights: Tensor
+        self,
+        plan: LayerPlan,
+        experts: list[int],
+        x: Tensor,
+        ids: Tensor,
+        weights: Tensor,
+        singles: int,
     ) -> Tensor:
         """Resident experts first, with as many fills as find a slot; the rest in further groups.
 
@@ -139,53 +218,44 @@ class ExpertRuntime:
         """
         pool = self._pool_of[plan.layer]
         rows = torch.empty((*ids.shape, x.shape[1]), dtype=torch.float32, device=x.device)
-        waiting = experts
-        found = pool.residency.lookup(pool.rows[plan.layer], waiting)
-        hits = sum(slot != ABSENT for slot in found)
-        self._hits += hits
-        self._misses += len(experts) - hits
+        waiting = torch.tensor(experts, device=ids.device)
         while True:
-            slots = self._fill(pool, plan.layer, waiting, found)
+            route = pool.residency.route(pool.rows[plan.layer], waiting)
+            self._fill(pool, plan.layer, route)
             # Rows of experts that are not in this group stay untouched: their slot is ABSENT.
-            table = torch.full((self._experts,), ABSENT, dtype=torch.int64)
-            table[torch.tensor(waiting)] = torch.tensor(slots)
-            moe_expert_rows(pool.slots.bank, plan.spec, x, table.to(ids.device)[ids], rows)
-            waiting = [e for e, slot in zip(waiting, slots, strict=True) if slot == ABSENT]
-            if not waiting:
+            table = torch.full((self._experts,), ABSENT, dtype=torch.int64, device=ids.device)
+            table[waiting] = route.slots.to(torch.int64)
+            moe_expert_rows(pool.slots.bank, plan.spec, x, table[ids], rows, singles)
+            left = waiting[route.slots == ABSENT]
+            if left.numel() == 0:
                 return moe_combine(rows, weights, x.dtype)
-            if all(slot == ABSENT for slot in slots):
+            if left.numel() == waiting.numel():
                 raise OutOfMemory(
                     f"All {pool.slots.slots} slots are locked; layer {plan.layer} needs one."
                 )
-            pool.residency.computed()
-            found = [ABSENT] * len(waiting)
+            pool.residency.forgive(left.numel())
+            waiting = left
 
-    def _fill(self, pool: _Pool, layer: int, experts: list[int], found: list[int]) -> list[int]:
-        """Slots of these experts, misses filled as far as slots go; ABSENT for the rest."""
-        bank = self.store.bank(layer)
-        slots = list(found)
-        for index, (expert, slot) in enumerate(zip(experts, found, strict=True)):
-            if slot != ABSENT:
-                continue
-            slots[index] = pool.residency.fill(pool.rows[layer], expert)
-            if slots[index] == ABSENT:
-                break
-            try:
-                pool.slots.fill(slots[index], bank[expert])
-            except BaseException:
-                # The engine may go on after a failed step: no slot may claim what it lacks.
+    def _fill(self, pool: _Pool, layer: int, route: Route) -> None:
+        fills = [(expert, slot) for expert, slot in route.fills[: int(route.count)].tolist()]
+        try:
+            pool.slots.fill(self.store.bank(layer), fills)
+        except BaseException:
+            # The engine may go on after a failed step: no slot may claim what it lacks.
+            for expert, _ in fills:
                 pool.residency.release(pool.rows[layer], expert)
-                raise
-            self._fills += 1
-            self._link_bytes += pool.slots.stride
-        return slots
+            raise
 
     def begin_step(self) -> None:
         self._in_step = True
+        for pool in self._pools:
+            pool.residency.begin_step()
 
     def end_step(self) -> None:
         """A safe point begins: no kernel reads what a resize is about to move."""
         self._in_step = False
+        for pool in self._pools:
+            pool.residency.publish()
 
     def resize(self, slots: Sequence[int]) -> None:
         """Have these many slots in each pool, keeping the hot ones. Only between steps.
@@ -195,6 +265,7 @@ class ExpertRuntime:
         if self._in_step:
             raise RuntimeError("slots are resized between steps only")
         for pool, count in zip(self._pools, slots, strict=True):
+            pool.complete = pool.complete and count == pool.blobs
             if count > pool.slots.slots:
                 pool.slots.resize(count)
                 pool.residency.resize(count)
@@ -213,7 +284,7 @@ class ExpertRuntime:
 
     @property
     def slots_used(self) -> int:
-        return sum(pool.residency.used for pool in self._pools)
+        return sum(pool.residency.counts().used for pool in self._pools)
 
     @property
     def experts_total(self) -> int:
@@ -226,16 +297,29 @@ class ExpertRuntime:
         return self.store.nbytes
 
     @property
+    def pinned_bytes(self) -> int:
+        """Of the store, what a GPU reads by itself."""
+        return self.store.pinned_bytes
+
+    @property
+    def locked_bytes(self) -> int:
+        """Of the rest of the store, what is never swapped out."""
+        return self.store.locked_bytes
+
+    @property
     def slot_bytes(self) -> int:
         """Memory of the device (emulated on `sim`) that the slot pools hold."""
         return sum(pool.slots.nbytes for pool in self._pools)
 
     def counters(self) -> ExpertCounters:
+        """On a GPU as of the last step that ended, which its copy may not have reached yet."""
+        counts = [pool.residency.counts() for pool in self._pools]
+        strides = [pool.slots.stride for pool in self._pools]
         return ExpertCounters(
-            hits=self._hits,
-            misses=self._misses,
-            fills=self._fills,
-            link_bytes=self._link_bytes,
+            hits=sum(each.hits for each in counts),
+            misses=sum(each.misses for each in counts),
+            fills=sum(each.fills for each in counts),
+            link_bytes=sum(each.fills * n for each, n in zip(counts, strides, strict=True)),
             host_experts=self._host_experts,
             host_bytes=self._host_bytes,
         )
@@ -248,3 +332,7 @@ class ExpertRuntime:
         ]
         generation = sum(pool.residency.generation for pool in self._pools)
         return ResidencyReport(experts=self._experts, layers=layers, generation=generation)
+
+    def close(self) -> None:
+        """Nothing is computed any more: the store is unpinned."""
+        self.store.close()

@@ -42,12 +42,20 @@ class ChunkRun:
 
 @dataclass(frozen=True)
 class ChunkTable:
+    sequences: tuple[ChunkRun, ...]
+    """What the tensors are made of."""
     chunks: Tensor
     """int32 [T, COLUMNS], a sequence's chunks side by side and in order."""
     runs: Tensor
     """int32 [Q + 1]: a run's first chunk; the last entry is T."""
     keeps: bool
     """Whether any chunk has a snapshot."""
+
+    @staticmethod
+    def none(device: torch.device) -> ChunkTable:
+        """Without runs, and without a copy from host memory, which no captured graph can hold."""
+        chunks = torch.empty((0, COLUMNS), dtype=torch.int32, device=device)
+        return ChunkTable((), chunks, torch.zeros(1, dtype=torch.int32, device=device), keeps=False)
 
     @staticmethod
     def build(runs: Sequence[ChunkRun], device: torch.device | None = None) -> ChunkTable:
@@ -65,6 +73,7 @@ class ChunkTable:
             raise ValueError("two runs of one table have the same state")
         chunks = torch.tensor(lines, dtype=torch.int32).reshape(-1, COLUMNS)
         return ChunkTable(
+            tuple(runs),
             chunks.to(device),
             torch.tensor(begins, dtype=torch.int32).to(device),
             any(run.kept for run in runs),

@@ -11,13 +11,8 @@ import torch
 from torch import Tensor
 
 from engine.formats.weight import Projections
-from engine.kernels.attention import (
-    PagedRows,
-    PagedSlots,
-    attention_block,
-    paged_attention,
-    rotate_and_store,
-)
+from engine.kernels.attention import attention_block, gated, paged_attention, rotate_and_store
+from engine.kernels.attention_tables import AttentionTables, PagedRows, PagedSlots
 from engine.kernels.native_linear import X_TYPES, described
 from engine.kernels.pointwise import add_gated, add_rms_norm, rms_norm, route
 from engine.native import structures
@@ -34,10 +29,16 @@ def register(native: Library) -> None:
 
     @paged_attention.register("cpu")
     def native_attention(
-        q: Tensor, keys: Tensor, values: Tensor, sequences: Sequence[PagedRows], scale: float
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        sequences: Sequence[PagedRows],
+        scale: float,
+        gate: Tensor | None = None,
+        tables: AttentionTables | None = None,  # noqa: ARG001, for a GPU
     ) -> Tensor:
         if q.dtype not in X_TYPES or q.dtype != keys.dtype or q.shape[-1] % _COLUMNS:
-            return paged_attention.reference(q, keys, values, sequences, scale)
+            return paged_attention.reference(q, keys, values, sequences, scale, gate)
         out = torch.empty(q.shape, dtype=torch.float32)
         q = q.contiguous()
         native.set_threads(torch.get_num_threads())
@@ -46,7 +47,7 @@ def register(native: Library) -> None:
             byref(layout), table.of(sequences), len(sequences), q.data_ptr(), out.data_ptr()
         )
         _check(status, "attention")
-        return out if q.dtype == torch.float32 else out.to(q.dtype)
+        return gated(out if q.dtype == torch.float32 else out.to(q.dtype), gate)
 
     @attention_block.register("cpu")
     def native_block(
@@ -60,6 +61,8 @@ def register(native: Library) -> None:
         slots: PagedSlots,
         sequences: Sequence[PagedRows],
         scale: float,
+        singles: int = 0,
+        tables: AttentionTables | None = None,
     ) -> Tensor:
         into, out_of, dim = described(qkv), described(output), keys.shape[3]
         if (
@@ -68,7 +71,8 @@ def register(native: Library) -> None:
             or dim % _COLUMNS
         ):
             return attention_block.reference(
-                *(x, qkv, output, cos, sin, keys, values, slots, sequences, scale)
+                *(x, qkv, output, cos, sin, keys, values, slots, sequences, scale),
+                *(singles, tables),
             )
         if x.shape[1] != into.columns:
             raise ValueError(f"x has {x.shape[1]} columns, the weights {into.columns}")

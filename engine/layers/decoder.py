@@ -16,7 +16,8 @@ class DecoderLayer:
     mixer_norm: RmsNorm
     mixer: Callable[[Tensor, Step], Tensor]
     feed_forward_norm: RmsNorm
-    feed_forward: Callable[[Tensor], Tensor]
+    feed_forward: Callable[[Tensor, int], Tensor]
+    """Of rows, the first of which are sequences of one token: so many."""
 
     def __call__(self, x: Tensor, added: Tensor | None, step: Step) -> tuple[Tensor, Tensor]:
         """[N, hidden] of all sequences of the step: x, and what is still to be added to it; so are
@@ -26,4 +27,4 @@ class DecoderLayer:
         else:
             x, normed = self.mixer_norm.after_adding(x, added)
         x, normed = self.feed_forward_norm.after_adding(x, self.mixer(normed, step))
-        return x, self.feed_forward(normed)
+        return x, self.feed_forward(normed, step.singles)

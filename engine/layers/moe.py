@@ -14,9 +14,9 @@ from engine.layers.linear import Linear, Mlp
 class ExpertsForward(Protocol):
     """The routed experts of all layers, wherever their weights are."""
 
-    def __call__(self, layer: int, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+    def __call__(self, layer: int, x: Tensor, ids: Tensor, weights: Tensor, singles: int) -> Tensor:
         """x [T, hidden], ids int64 [T, k], weights float32 [T, k]: the weighted sum [T, hidden],
-        which is the caller's to write to."""
+        which is the caller's to write to. The first `singles` rows are sequences of one token."""
         ...
 
 
@@ -32,12 +32,13 @@ class Moe:
     shared_gate: Linear | None = None
     """[1, hidden]: its sigmoid scales the shared expert's output."""
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """x [T, hidden] of all sequences of the step: [T, hidden] in x's dtype."""
+    def __call__(self, x: Tensor, singles: int) -> Tensor:
+        """x [T, hidden] of all sequences of the step, those of one token first: [T, hidden] in x's
+        dtype."""
         ids, weights = route(x, self.router, self.top_k, self.normalise_top_k)
-        out = self.experts(self.layer, x, ids, weights)
+        out = self.experts(self.layer, x, ids, weights, singles)
         if self.shared is None:
             return out
-        gate = self.shared_gate(x) if self.shared_gate is not None else None
+        gate = self.shared_gate(x, singles) if self.shared_gate is not None else None
         # In place: both are this call's own, and new memory costs as much as the arithmetic.
-        return add_gated(out, self.shared(x), gate)
+        return add_gated(out, self.shared(x, singles), gate)

@@ -11,7 +11,7 @@ from engine.context.states import StatePool
 from engine.layers.decoder import DecoderLayer
 from engine.layers.linear import Embedding, Linear, RmsNorm
 from engine.layers.rotary import Rotary
-from engine.layers.step import Step
+from engine.layers.step import DecodeRows, Step
 from engine.models.spec import ModelSpec
 
 
@@ -42,11 +42,19 @@ class Model:
         Keys and values of all rows are in `kv` afterwards, and `states` stand after each
         sequence's last row. A sequence with context 0 starts from an empty state.
         """
-        step = Step.begin(batch, kv, states, self._rotary)
-        x, added = self._embedding(batch.tokens), None
+        return self._run(Step.begin(batch, kv, states, self._rotary))
+
+    @torch.no_grad()
+    def decode(self, rows: DecodeRows, kv: KvPages, states: StatePool | None) -> Tensor:
+        """Logits float32 [S, vocab] of one token of each of S sequences, on a GPU. The host waits
+        for nothing, where the experts let it, and a captured graph can hold it."""
+        return self._run(Step.decode(rows, kv, states, self._rotary))
+
+    def _run(self, step: Step) -> Tensor:
+        x, added = self._embedding(step.batch.tokens), None
         for layer in self._layers:
             x, added = layer(x, added, step)
-        rows = x[batch.logit_rows]
-        if added is not None:
-            rows = rows + added[batch.logit_rows]
-        return self._head(self._norm(rows)).to(torch.float32)
+        rows = step.batch.logit_rows
+        last = self._norm(x[rows] if added is None else x[rows] + added[rows])
+        # One row of a sequence, be it a prompt's: as single tokens are, whatever the step.
+        return self._head(last, len(last)).to(torch.float32)

@@ -12,12 +12,14 @@ from engine.errors import HeadraceError, StepFailed
 from engine.messages import TokenLogprob
 from engine.runtime import faults
 from engine.runtime.debug import DebugFaults
+from engine.runtime.decode_graphs import DecodeGraphs
 from engine.runtime.grammar import TokenGrammar
-from engine.runtime.masks import MaskMaker
+from engine.runtime.masks import MaskMaker, TokenMask
 from engine.runtime.parts import Parts
 from engine.runtime.sampler import logprobs, sample
 from engine.runtime.sampling_row import SamplingRow
 from engine.runtime.step import BatchBuilder
+from engine.runtime.thinking import ThinkingLimit
 from engine.scheduler.sequence import Piece, Plan
 
 logger = logging.getLogger(__name__)
@@ -33,8 +35,16 @@ class Request:
     submitted: float
     """Monotonic clock, seconds."""
     grammar: TokenGrammar | None = None
+    thinking: ThinkingLimit | None = None
     answered: bool = False
     """Its first token has been sampled."""
+
+    @property
+    def allowed(self) -> TokenMask | None:
+        """What its next token must be in; None: in the vocabulary. Every grammar allows thinking
+        to be closed."""
+        closes = self.thinking is not None and self.thinking.forced is not None
+        return self.thinking if closes else self.grammar
 
 
 @dataclass
@@ -58,6 +68,7 @@ class StepRunner:
         self._debug = debug
         self._batches = BatchBuilder(parts.device.torch)
         self._masks = MaskMaker(parts.limits.vocab_size)
+        self._graphs = DecodeGraphs(parts) if parts.device.kind == "cuda" else None
 
     @torch.inference_mode()
     def run(self, plan: Plan, requests: Mapping[int, Request]) -> list[Outcome]:
@@ -65,7 +76,7 @@ class StepRunner:
         logits that are no numbers concern one member and stand in its outcome."""
         outcomes = [Outcome(piece) for piece in plan.pieces]
         sampling = [outcome for outcome in outcomes if outcome.piece.samples]
-        making = self._masks.begin([requests[each.request].grammar for each in sampling])
+        making = self._masks.begin([requests[each.request].allowed for each in sampling])
         try:
             logits = self._forward(plan)
         finally:
@@ -92,14 +103,21 @@ class StepRunner:
     def _forward(self, plan: Plan) -> torch.Tensor:
         parts = self._parts
         self._debug.apply(plan)
+        if self._graphs is not None and self._graphs.hold(plan):
+            logits = self._graphs.run(plan)
+        else:
+            logits = self._by_layers(plan)
+        if parts.device.kind == "cuda":
+            # A fault of this step's kernels must surface in this step, and its time be its own.
+            torch.cuda.synchronize(parts.device.torch)
+        return logits
+
+    def _by_layers(self, plan: Plan) -> torch.Tensor:
+        parts = self._parts
         if parts.experts is not None:
             parts.experts.begin_step()
         try:
-            logits = parts.model.forward(self._batches.build(plan), parts.kv, parts.states)
-            if parts.device.kind == "cuda":
-                # A fault of this step's kernels must surface in this step, and its time be its own.
-                torch.cuda.synchronize(parts.device.torch)
-            return logits
+            return parts.model.forward(self._batches.build(plan), parts.kv, parts.states)
         finally:
             if parts.experts is not None:
                 parts.experts.end_step()
@@ -118,7 +136,7 @@ class StepRunner:
         members = [requests[outcomes[row].request] for row in rows]
         chosen = logits if len(rows) == logits.shape[0] else logits[rows]
         mask = None
-        if masks is not None and any(member.grammar for member in members):
+        if masks is not None and any(member.allowed for member in members):
             mask = masks[rows]
         try:
             tokens = sample(chosen, [member.sampling for member in members], mask)

@@ -76,6 +76,7 @@ def load(options: EngineOptions, on_progress: Report | None = None) -> Parts:
         kv=KvPages(spec, budget.kv_tokens // PAGE_TOKENS, PAGE_TOKENS, device.torch, dtype),
         states=states,
         experts=experts,
+        top_k=spec.moe.top_k if spec.moe is not None else 0,
     )
     if device.kind == "cuda":
         report(Progress(phase="warming", total=1, unit="chunks"))

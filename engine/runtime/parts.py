@@ -11,6 +11,7 @@ from engine.context.batch import Batch
 from engine.context.kv import KvPages
 from engine.context.states import StatePool
 from engine.experts.runtime import ExpertRuntime
+from engine.layers.step import DecodeRows
 from engine.memory.budget import Budget
 from engine.memory.device import Device
 from engine.messages import Ready
@@ -22,6 +23,10 @@ class Forward(Protocol):
 
     def forward(self, batch: Batch, kv: KvPages, states: StatePool | None) -> torch.Tensor:
         """float32 [R, vocab]: the logits of the batch's `logit_rows`."""
+        ...
+
+    def decode(self, rows: DecodeRows, kv: KvPages, states: StatePool | None) -> torch.Tensor:
+        """float32 [S, vocab]: the logits of one token of each of S sequences, on a GPU."""
         ...
 
 
@@ -41,3 +46,5 @@ class Parts:
     """None for a model without recurrent layers."""
     experts: ExpertRuntime | None
     """None for a model without routed experts."""
+    top_k: int = 0
+    """Routed experts that a token takes in a MoE layer."""

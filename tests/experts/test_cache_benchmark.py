@@ -45,6 +45,13 @@ def test_prefill_warms_and_is_not_counted(benchmark: ModuleType) -> None:
     assert benchmark.lru_hits([[], [prefill, decode]], 4) == (1, 2)
 
 
+def test_prompts_are_tokens(benchmark: ModuleType) -> None:
+    text = benchmark.load_text_model(benchmark.locate("demo"))
+    prompts = benchmark.prompts_of(text, 2048)
+    assert len(prompts) == len(benchmark.QUESTIONS)
+    assert all(isinstance(token, int) for prompt in prompts for token in prompt)
+
+
 def test_it_runs_and_writes_its_record(
     benchmark: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

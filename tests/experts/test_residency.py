@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
+import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from engine.experts.residency import ABSENT, Move, Residency
+from engine.experts.residency import Counts, Move, Residency
+from engine.kernels.residency import ABSENT
 from tests.properties import examples
 
 LAYERS, EXPERTS = 3, 6
@@ -20,20 +22,19 @@ class Model:
 
     def __init__(self, slots: int) -> None:
         self.owner: list[tuple[int, int] | None] = [None] * slots
-        self.uses: dict[tuple[int, int], list[int]] = {}
-        """Of each resident expert: its layer's visits and all touches when it was used last."""
+        self.uses: dict[tuple[int, int], int] = {}
+        """Of each resident expert: its layer's visits when it was used last."""
         self.visits = [0] * LAYERS
-        self.touches = 0
         self.locked: set[int] = set()
         self.in_use: set[tuple[int, int]] = set()
         self.layer = LAYERS - 1
+        self.hits = self.misses = self.fills = 0
 
     def slot_of(self, layer: int, expert: int) -> int:
         return self.owner.index((layer, expert)) if (layer, expert) in self.owner else ABSENT
 
     def touch(self, layer: int, expert: int) -> None:
-        self.touches += 1
-        self.uses[layer, expert] = [self.visits[layer], self.touches]
+        self.uses[layer, expert] = self.visits[layer]
         self.in_use.add((layer, expert))
 
     def turns_until(self, layer: int) -> int:
@@ -43,10 +44,10 @@ class Model:
         return turns
 
     def order_of_going(self, owners: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        owners = sorted(owners, key=lambda owner: self.uses[owner][1])
+        owners = sorted(owners, key=self.owner.index)
         owners = sorted(owners, key=lambda owner: self.turns_until(owner[0]), reverse=True)
         return sorted(
-            owners, key=lambda owner: self.visits[owner[0]] - self.uses[owner][0], reverse=True
+            owners, key=lambda owner: self.visits[owner[0]] - self.uses[owner], reverse=True
         )
 
     def victim(self) -> int:
@@ -59,29 +60,31 @@ class Model:
         return self.owner.index(going[0]) if going else ABSENT
 
     def use(self, layer: int, experts: list[int]) -> list[int]:
-        """Slots after a lookup and a fill of every miss, as far as slots can be had."""
+        """Slots after every hit is marked and every miss filled, as far as slots can be had."""
         self.layer = layer
         self.visits[layer] += 1
         self.in_use = set()
-        for expert in experts:
-            if self.slot_of(layer, expert) != ABSENT:
+        distinct = sorted({expert for expert in experts if expert >= 0})
+        missing = [expert for expert in distinct if self.slot_of(layer, expert) == ABSENT]
+        for expert in distinct:
+            if expert not in missing:
                 self.touch(layer, expert)
-        self.fill(layer, experts)
+        for expert in missing:
+            slot = self.victim()
+            if slot != ABSENT:
+                self.owner[slot] = (layer, expert)
+                self.touch(layer, expert)
+                self.fills += 1
+        self.hits += len(distinct) - len(missing)
+        self.misses += len(missing)
         return [self.slot_of(layer, expert) for expert in experts]
-
-    def fill(self, layer: int, experts: list[int]) -> None:
-        for expert in experts:
-            if self.slot_of(layer, expert) == ABSENT:
-                slot = self.victim()
-                if slot != ABSENT:
-                    self.owner[slot] = (layer, expert)
-                    self.touch(layer, expert)
 
     def resize(self, slots: int, moves: list[Move]) -> None:
         """Check the moves against what a resize promises, then follow them."""
-        self.in_use = set()
+        self.layer = LAYERS - 1  # steps are whole
         before = [owner for owner in self.owner if owner]
         stay_locked = {self.owner[slot] for slot in self.locked}
+        going = self.order_of_going([owner for owner in before if owner not in stay_locked])
         for move in moves:
             assert move.target < slots <= move.source
             assert self.owner[move.source] is not None
@@ -94,21 +97,17 @@ class Model:
         if lost:
             # No slot is left empty, and those that would have gone anyway are those that went.
             assert all(self.owner[slot] or slot in self.locked for slot in range(slots))
-            going = self.order_of_going([owner for owner in before if owner not in stay_locked])
             assert set(going[:lost]).isdisjoint(kept)
 
 
 def use(table: Residency, layer: int, experts: list[int]) -> list[int]:
-    slots = table.lookup(layer, experts)
-    return [
-        slot if slot != ABSENT else table.fill(layer, expert)
-        for slot, expert in zip(slots, experts, strict=True)
-    ]
+    return table.route(layer, torch.tensor(experts, dtype=torch.int64)).slots.tolist()
 
 
 def assert_same(table: Residency, model: Model) -> None:
     assert table.slots == len(model.owner)
-    assert table.used == sum(owner is not None for owner in model.owner)
+    used = sum(owner is not None for owner in model.owner)
+    assert table.counts() == Counts(model.hits, model.misses, model.fills, used)
     for layer in range(LAYERS):
         slots = [table.slot_of(layer, expert) for expert in range(EXPERTS)]
         assert slots == [model.slot_of(layer, expert) for expert in range(EXPERTS)]
@@ -118,26 +117,16 @@ def assert_same(table: Residency, model: Model) -> None:
 class ResidencyMachine(RuleBasedStateMachine):
     @initialize(slots=st.integers(1, LAYERS * EXPERTS))
     def begin(self, slots: int) -> None:
-        self.table = Residency(LAYERS, EXPERTS, slots)
+        self.table = Residency(LAYERS, EXPERTS, slots, most=LAYERS * EXPERTS)
         self.model = Model(slots)
         self.resizes = 0
 
     @rule(
         layer=st.integers(0, LAYERS - 1),
-        experts=st.lists(st.integers(0, EXPERTS - 1), unique=True, max_size=EXPERTS),
+        experts=st.lists(st.integers(-1, EXPERTS - 1), max_size=EXPERTS + 2),
     )
     def use(self, layer: int, experts: list[int]) -> None:
         assert use(self.table, layer, experts) == self.model.use(layer, experts)
-
-    @rule(experts=st.lists(st.integers(0, EXPERTS - 1), unique=True, max_size=EXPERTS))
-    def fill_another_group(self, experts: list[int]) -> None:
-        layer = self.model.layer
-        self.table.computed()
-        self.model.in_use = set()
-        for expert in experts:
-            if self.table.slot_of(layer, expert) == ABSENT:
-                self.table.fill(layer, expert)
-        self.model.fill(layer, experts)
 
     @rule(where=st.floats(0, 1, exclude_max=True))
     def lock(self, where: float) -> None:
@@ -183,7 +172,7 @@ def test_five_hundred_steps_choose_as_the_model_does(seed: int) -> None:
     """Steps as a model makes them: layer after layer, skewed routing, a resize now and then."""
     chance = random.Random(seed)
     slots = chance.randint(1, LAYERS * EXPERTS)
-    table, model = Residency(LAYERS, EXPERTS, slots), Model(slots)
+    table, model = Residency(LAYERS, EXPERTS, slots, most=LAYERS * EXPERTS), Model(slots)
     for step in range(500):
         for layer in range(LAYERS):
             wanted = [e for e in range(EXPERTS) if chance.random() < 1 / (1 + (e + step // 50) % 6)]
@@ -213,15 +202,11 @@ def test_earlier_layers_of_the_step_are_fair_game() -> None:
 def test_layers_whose_turn_comes_are_not_old_for_that() -> None:
     """Four layers of one expert each in three slots: least-recently-used would miss for ever."""
     table = Residency(4, 2, 3)
-    hits = 0
     for _ in range(20):
         for layer in range(4):
-            slots = table.lookup(layer, [0])
-            hits += slots != [ABSENT]
-            if slots == [ABSENT]:
-                table.fill(layer, 0)
+            use(table, layer, [0])
     # Four things round and round through three places: the best there is, hits two in three.
-    assert hits >= 50
+    assert table.counts().hits >= 50
 
 
 def test_a_layer_with_more_experts_than_slots_gets_what_there_is() -> None:
@@ -255,6 +240,9 @@ def test_misuse_is_refused() -> None:
     table = Residency(1, 2, 1)
     with pytest.raises(ValueError, match="0 slots"):
         table.resize(0)
-    use(table, 0, [0])
-    with pytest.raises(ValueError, match="has a slot already"):
-        table.fill(0, 0)
+    with pytest.raises(ValueError, match="2 slots"):
+        table.resize(2)
+    with pytest.raises(ValueError, match="not one of 1"):
+        table.lock(1)
+    with pytest.raises(ValueError, match="2 is not one of 2 experts"):
+        use(table, 0, [2])
