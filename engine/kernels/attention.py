@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from engine.formats.weight import Projections
 from engine.kernels.attention_tables import AttentionTables, PagedRows, PagedSlots
+from engine.kernels.linear import linears
 from engine.kernels.pointwise import rms_norm, rotary
 from engine.kernels.registry import operation
 from engine.memory.budget import SCORE_BYTES
@@ -104,6 +106,32 @@ def norm_rotate_and_store(
     """`rms_norm` of q and k with `weights` float32 [D] each, then `rotate_and_store`."""
     q, k = rms_norm(q, weights[0], eps), rms_norm(k, weights[1], eps)
     return rotate_and_store(q, k, v, cos, sin, keys, values, slots)
+
+
+@operation("attention_block")
+def attention_block(
+    x: Tensor,
+    qkv: Projections,
+    output: Projections,
+    cos: Tensor,
+    sin: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    slots: PagedSlots,
+    sequences: Sequence[PagedRows],
+    scale: float,
+    singles: int = 0,
+    tables: AttentionTables | None = None,
+) -> Tensor:
+    """Attention of x [N, hidden] with the products around it: [N, hidden] in x's dtype.
+
+    qkv are the matrices of q, k and v, output is one; the rest is as above and in `linears`.
+    """
+    dim = keys.shape[-1]
+    q, k, v = (part.view(len(x), -1, dim) for part in linears(x, qkv, singles))
+    q = rotate_and_store(q, k, v, cos, sin, keys, values, slots)
+    out = paged_attention(q, keys, values, sequences, scale, None, tables)
+    return linears(out.flatten(1), output, singles)[0]
 
 
 def _causal(q: Tensor, k: Tensor, v: Tensor, context: int, scale: float) -> Tensor:

@@ -21,7 +21,7 @@ X_TYPES = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}
 
 
 @dataclass(frozen=True)
-class _Described:
+class Described:
     """Matrices as the library wants to hear of them, for as long as their weights live."""
 
     matrices: ctypes.Array[Matrix]
@@ -37,17 +37,6 @@ class _Described:
 
 def register(native: Library) -> None:
     """Let the library answer for tensors on the CPU."""
-    known: WeakKeyDictionary[Projections | StoredWeight, _Described] = WeakKeyDictionary()
-
-    def described(weight: Projections | StoredWeight) -> _Described:
-        found = known.get(weight)
-        if found is None:
-            if isinstance(weight, StoredWeight):
-                found = _describe(Projections((weight,), (None,)))
-            else:
-                found = _describe(weight)
-            known[weight] = found
-        return found
 
     @linear.register("cpu")
     def native_linear(
@@ -73,6 +62,21 @@ def register(native: Library) -> None:
         return _mlp(native, x, found)
 
 
+_KNOWN: WeakKeyDictionary[Projections | StoredWeight, Described] = WeakKeyDictionary()
+
+
+def described(weight: Projections | StoredWeight) -> Described:
+    """The matrices for the library, once for each."""
+    found = _KNOWN.get(weight)
+    if found is None:
+        if isinstance(weight, StoredWeight):
+            found = _describe(Projections((weight,), (None,)))
+        else:
+            found = _describe(weight)
+        _KNOWN[weight] = found
+    return found
+
+
 def describe_matrix(weight: StoredWeight, bias: Tensor | None) -> tuple[Matrix, list[Tensor]]:
     """The matrix, and the tensors that must live as long as it is used."""
     parts = weight.parts
@@ -85,17 +89,17 @@ def describe_matrix(weight: StoredWeight, bias: Tensor | None) -> tuple[Matrix, 
     return Matrix(*weight.shape, *addresses, bias_at, FORMATS[weight.format]), held
 
 
-def _describe(projections: Projections) -> _Described:
+def _describe(projections: Projections) -> Described:
     weights = projections.weights
     formats = [weight.format for weight in weights]
     if set(formats) - set(FORMATS):
-        return _Described((Matrix * 0)(), (), 0, readable=False, joined=False, held=())
+        return Described((Matrix * 0)(), (), 0, readable=False, joined=False, held=())
     matrices, held = (Matrix * len(weights))(), []
     for place, (weight, bias) in enumerate(zip(weights, projections.biases, strict=True)):
         matrices[place], used = describe_matrix(weight, bias)
         stored = {id(part) for part in weight.parts.values()}
         held += [tensor for tensor in used if id(tensor) not in stored]
-    return _Described(
+    return Described(
         matrices=matrices,
         rows=tuple(weight.shape[0] for weight in weights),
         columns=weights[0].shape[1],
@@ -105,7 +109,7 @@ def _describe(projections: Projections) -> _Described:
     )
 
 
-def _products(native: Library, x: Tensor, found: _Described) -> tuple[Tensor, ...]:
+def _products(native: Library, x: Tensor, found: Described) -> tuple[Tensor, ...]:
     columns, leading = found.columns, x.shape[:-1]
     if x.shape[-1] != columns:
         raise ValueError(f"x has {x.shape[-1]} columns, the weight {columns}")
@@ -127,7 +131,7 @@ def _products(native: Library, x: Tensor, found: _Described) -> tuple[Tensor, ..
     return tuple(part.view(*leading, rows) for part, rows in zip(parts, found.rows, strict=True))
 
 
-def _mlp(native: Library, x: Tensor, found: _Described) -> Tensor:
+def _mlp(native: Library, x: Tensor, found: Described) -> Tensor:
     hidden = found.columns
     if x.shape[-1] != hidden:
         raise ValueError(f"x has {x.shape[-1]} columns, the weight {hidden}")

@@ -1,4 +1,4 @@
-"""The native library's attention, rotation and norms. Other dtypes go to the torch references."""
+"""The native library's attention, rotation, norms and routing. Else the references answer."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from ctypes import byref
 import torch
 from torch import Tensor
 
-from engine.kernels.attention import gated, paged_attention, rotate_and_store
+from engine.formats.weight import Projections
+from engine.kernels.attention import attention_block, gated, paged_attention, rotate_and_store
 from engine.kernels.attention_tables import AttentionTables, PagedRows, PagedSlots
-from engine.kernels.native_linear import X_TYPES
-from engine.kernels.pointwise import add_rms_norm, rms_norm
+from engine.kernels.native_linear import X_TYPES, described
+from engine.kernels.pointwise import add_gated, add_rms_norm, rms_norm, route
 from engine.native import structures
 from engine.native.library import OK, Library
 from engine.native.structures import AttentionLayout, Rotation
@@ -48,6 +49,47 @@ def register(native: Library) -> None:
         _check(status, "attention")
         return gated(out if q.dtype == torch.float32 else out.to(q.dtype), gate)
 
+    @attention_block.register("cpu")
+    def native_block(
+        x: Tensor,
+        qkv: Projections,
+        output: Projections,
+        cos: Tensor,
+        sin: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        slots: PagedSlots,
+        sequences: Sequence[PagedRows],
+        scale: float,
+        singles: int = 0,
+        tables: AttentionTables | None = None,
+    ) -> Tensor:
+        into, out_of, dim = described(qkv), described(output), keys.shape[3]
+        if (
+            not x.dtype == keys.dtype == torch.float32
+            or not (into.readable and out_of.readable)
+            or dim % _COLUMNS
+        ):
+            return attention_block.reference(
+                *(x, qkv, output, cos, sin, keys, values, slots, sequences, scale),
+                *(singles, tables),
+            )
+        if x.shape[1] != into.columns:
+            raise ValueError(f"x has {x.shape[1]} columns, the weights {into.columns}")
+        tokens = x.shape[0]
+        y = torch.empty((tokens, out_of.rows[0]), dtype=torch.float32)
+        held = [part.contiguous() for part in (x, cos, sin, slots.pages, slots.offsets)]
+        x_at, *addresses = [part.data_ptr() for part in held]
+        rotation = Rotation(tokens, cos.shape[1], None, None, None, *addresses, None)
+        layout = _layout_of(keys, values, into.rows[0] // dim, scale)
+        native.set_threads(torch.get_num_threads())
+        status = native.attention_block(
+            *(into.matrices, out_of.matrices, byref(layout), byref(rotation)),
+            *(table.of(sequences), len(sequences), x_at, y.data_ptr()),
+        )
+        _check(status, "attention")
+        return y
+
     @rotate_and_store.register("cpu")
     def native_rotate(
         q: Tensor,
@@ -68,6 +110,38 @@ def register(native: Library) -> None:
         layout = _layout_of(keys, values, q.shape[1], 1.0)
         _check(native.rotate_and_store(byref(layout), byref(rotation)), "a rotation")
         return turned
+
+    @route.register("cpu")
+    def native_route(
+        x: Tensor, router: Tensor, top_k: int, normalise: bool
+    ) -> tuple[Tensor, Tensor]:
+        if x.dtype not in X_TYPES or router.dtype != torch.float32:
+            return route.reference(x, router, top_k, normalise)
+        tokens, (experts, hidden) = len(x), router.shape
+        if x.shape[1] != hidden or not 1 <= top_k <= experts:
+            raise ValueError(f"{top_k} of {experts} experts of {hidden} for {tuple(x.shape)}")
+        x, router = x.contiguous(), router.contiguous()
+        ids = torch.empty((tokens, top_k), dtype=torch.int64)
+        weights = torch.empty((tokens, top_k), dtype=torch.float32)
+        native.set_threads(torch.get_num_threads())
+        status = native.route(
+            *(router.data_ptr(), experts, hidden, x.data_ptr(), X_TYPES[x.dtype]),
+            *(tokens, top_k, normalise, ids.data_ptr(), weights.data_ptr()),
+        )
+        _check(status, "routing")
+        return ids, weights
+
+    @add_gated.register("cpu")
+    def native_add_gated(out: Tensor, added: Tensor, gate: Tensor | None) -> Tensor:
+        parts = (out, added) if gate is None else (out, added, gate)
+        if any(part.dtype != torch.float32 or not part.is_contiguous() for part in parts):
+            return add_gated.reference(out, added, gate)
+        if out.shape != added.shape or (gate is not None and gate.shape != (len(out), 1)):
+            raise ValueError(f"{tuple(added.shape)} is not added to {tuple(out.shape)} by gates")
+        gates = None if gate is None else gate.data_ptr()
+        status = native.add_gated(out.data_ptr(), added.data_ptr(), gates, *out.shape)
+        _check(status, "a sum")
+        return out
 
     @rms_norm.register("cpu")
     def native_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -72,6 +72,17 @@ def route(x: Tensor, router: Tensor, top_k: int, normalise: bool) -> tuple[Tenso
     return router_top_k(logits, top_k, normalise)
 
 
+@operation("add_gated")
+def add_gated(out: Tensor, added: Tensor, gate: Tensor | None) -> Tensor:
+    """out + added * sigmoid(gate), or out + added without a gate; both tensors are written to.
+
+    out and added [N, D], gate [N, 1]; the sigmoid is float32.
+    """
+    if gate is not None:
+        added.mul_(torch.sigmoid(gate.to(torch.float32)))
+    return out.add_(added)
+
+
 @operation("swiglu", cuda=_CUDA)
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """silu(gate) * up, computed in float32, in gate's dtype."""

@@ -17,11 +17,14 @@ class DecoderLayer:
     mixer: Callable[[Tensor, Step], Tensor]
     feed_forward_norm: RmsNorm
     feed_forward: Callable[[Tensor, int], Tensor]
-    """Of rows, the first of which are sequences of one token: so many. Its result is written to."""
+    """Of rows, the first of which are sequences of one token: so many."""
 
-    def __call__(self, x: Tensor, step: Step) -> Tensor:
-        """x [N, hidden] of all sequences of the step: [N, hidden]. Its keys, values and states are
-        written on the way."""
-        mixed = self.mixer(self.mixer_norm(x), step)
-        x, normed = self.feed_forward_norm.after_adding(x, mixed)
-        return self.feed_forward(normed, step.singles).add_(x)
+    def __call__(self, x: Tensor, added: Tensor | None, step: Step) -> tuple[Tensor, Tensor]:
+        """[N, hidden] of all sequences of the step: x, and what is still to be added to it; so are
+        the results. Whoever norms the sum adds on the way. Keys, values and states are written."""
+        if added is None:
+            normed = self.mixer_norm(x)
+        else:
+            x, normed = self.mixer_norm.after_adding(x, added)
+        x, normed = self.feed_forward_norm.after_adding(x, self.mixer(normed, step))
+        return x, self.feed_forward(normed, step.singles)

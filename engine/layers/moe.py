@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
-from engine.kernels.pointwise import route
+from engine.kernels.pointwise import add_gated, route
 from engine.layers.linear import Linear, Mlp
 
 
@@ -40,8 +39,6 @@ class Moe:
         out = self.experts(self.layer, x, ids, weights, singles)
         if self.shared is None:
             return out
+        gate = self.shared_gate(x, singles) if self.shared_gate is not None else None
         # In place: both are this call's own, and new memory costs as much as the arithmetic.
-        shared = self.shared(x, singles)
-        if self.shared_gate is not None:
-            shared.mul_(torch.sigmoid(self.shared_gate(x, singles).to(torch.float32)))
-        return out.add_(shared)
+        return add_gated(out, self.shared(x, singles), gate)

@@ -35,7 +35,7 @@ def attention(loader: DenseLoader, spec: ModelSpec, layer: int) -> Attention:
             loader.linear(f"{base}.k_proj", kv_rows, hidden, a.qkv_bias),
             loader.linear(f"{base}.v_proj", kv_rows, hidden, a.qkv_bias),
         ),
-        o=loader.linear(f"{base}.o_proj", hidden, rows, a.output_bias),
+        o=together(loader.linear(f"{base}.o_proj", hidden, rows, a.output_bias)),
         norms=norms,
     )
 

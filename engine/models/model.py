@@ -51,9 +51,10 @@ class Model:
         return self._run(Step.decode(rows, kv, states, self._rotary))
 
     def _run(self, step: Step) -> Tensor:
-        x = self._embedding(step.batch.tokens)
+        x, added = self._embedding(step.batch.tokens), None
         for layer in self._layers:
-            x = layer(x, step)
-        last = self._norm(x[step.batch.logit_rows])
+            x, added = layer(x, added, step)
+        rows = step.batch.logit_rows
+        last = self._norm(x[rows] if added is None else x[rows] + added[rows])
         # One row of a sequence, be it a prompt's: as single tokens are, whatever the step.
         return self._head(last, len(last)).to(torch.float32)

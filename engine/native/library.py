@@ -33,7 +33,7 @@ from engine.paths import debug_setting, program
 
 logger = logging.getLogger(__name__)
 
-ABI = 3
+ABI = 4
 FOLDER = Path(__file__).resolve().parent / "_build"
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 _NAMES = "float32 bfloat16 float16 fp8_block nvfp4 mxfp4 q8_0 q4_0 q4_1 q4_k q6_k"
@@ -107,11 +107,20 @@ _SIGNATURES = {
         *(c_int64, c_int64, c_void_p, c_void_p),
     ),
     "headrace_rotate_and_store": (c_int32, POINTER(AttentionLayout), POINTER(Rotation)),
+    "headrace_attention_block": (
+        *(c_int32, POINTER(Matrix), POINTER(Matrix), POINTER(AttentionLayout), POINTER(Rotation)),
+        *(POINTER(structures.Sequence), c_int64, c_void_p, c_void_p),
+    ),
+    "headrace_route": (
+        *(c_int32, c_void_p, c_int64, c_int64, c_void_p, c_int32),
+        *(c_int64, c_int64, c_int32, c_void_p, c_void_p),
+    ),
     "headrace_moe_rows": (
         *(c_int32, POINTER(ExpertLayout), c_void_p, c_int64, c_void_p, c_int32),
         *(c_int64, c_int64, c_void_p, c_int32, c_void_p),
     ),
     "headrace_moe_combine": (c_int32, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p),
+    "headrace_add_gated": (c_int32, c_void_p, c_void_p, c_void_p, c_int64, c_int64),
     "headrace_decode": (c_int32, *_MATRIX, c_int64, c_int64, c_void_p),
     "headrace_read": (c_uint64, c_void_p, c_int64),
     "headrace_set_cpus": (c_int32, POINTER(c_int32), c_int32, c_int32),
@@ -157,6 +166,9 @@ class Library:
         self.attention = self.functions.headrace_attention
         self.rms_norm = self.functions.headrace_rms_norm
         self.rotate_and_store = self.functions.headrace_rotate_and_store
+        self.attention_block = self.functions.headrace_attention_block
+        self.route = self.functions.headrace_route
+        self.add_gated = self.functions.headrace_add_gated
         self.moe_rows = self.functions.headrace_moe_rows
         self.moe_combine = self.functions.headrace_moe_combine
         self.decode = self.functions.headrace_decode

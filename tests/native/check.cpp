@@ -411,6 +411,75 @@ void norm_and_rotate(int64_t rows) {
   require(headrace_rotate_and_store(&layout, &rotation) != 0, "a rotation to a page too far");
 }
 
+void route_and_add(int64_t tokens, int32_t type) {
+  constexpr int64_t EXPERTS = 12, HIDDEN = 40, WIDTH = 3;
+  const size_t count = static_cast<size_t>(tokens), numbers = count * HIDDEN;
+  Bytes x(numbers * 4), router(EXPERTS * HIDDEN * 4), weights(count * WIDTH * 4), sum(numbers * 4);
+  Bytes rows(numbers * WIDTH * 4), gates(count * 4);
+  fill(x.floats(), numbers);
+  fill(router.floats(), EXPERTS * HIDDEN);
+  fill(rows.floats(), numbers * WIDTH);
+  fill(gates.floats(), count);
+  const Activations activations(type, x.floats(), numbers);
+  for (int threads : {1, 3}) {
+    headrace_set_threads(threads);
+    std::vector<int64_t> ids(count * WIDTH, -1);
+    require(headrace_route(router.floats(), EXPERTS, HIDDEN, activations.from(0), type, tokens, WIDTH, 1,
+                           ids.data(), weights.floats()) == 0,
+            "routing");
+    for (int64_t id : ids) require(id >= 0 && id < EXPERTS, "an expert that there is");
+    require(headrace_moe_combine(rows.floats(), weights.floats(), tokens, WIDTH, HIDDEN,
+                                 sum.floats()) == 0,
+            "a sum of routes");
+    require(headrace_add_gated(sum.floats(), x.floats(), gates.floats(), tokens, HIDDEN) == 0,
+            "a gated sum");
+  }
+  agree(weights.floats(), count * WIDTH, SUMS, "weights of routes are the same everywhere");
+  agree(sum.floats(), numbers, SUMS, "sums of routes are the same everywhere");
+  require(headrace_route(router.floats(), EXPERTS, HIDDEN, x.data, 0, tokens, EXPERTS + 1, 1, nullptr,
+                         nullptr) != 0,
+          "more experts than there are");
+  headrace_set_threads(1);
+}
+
+void attend_in_one(int64_t tokens) {
+  constexpr int64_t HIDDEN = 48, HEADS = 2, DIM = 32, PAGES = 5, PAGE_TOKENS = 16;
+  const size_t count = static_cast<size_t>(tokens), page = PAGE_TOKENS * DIM;
+  Bytes q(HEADS * DIM * HIDDEN * 4), k(DIM * HIDDEN * 4), v(DIM * HIDDEN * 4), o(HEADS * DIM * HIDDEN * 4);
+  Bytes x(count * HIDDEN * 4), y(count * HIDDEN * 4), angles(count * DIM * 2);
+  Bytes keys(PAGES * page * 4), values(PAGES * page * 4);
+  for (Bytes *each : {&q, &o}) fill(each->floats(), HEADS * DIM * HIDDEN);
+  for (Bytes *each : {&k, &v}) fill(each->floats(), DIM * HIDDEN);
+  fill(x.floats(), count * HIDDEN);
+  fill(angles.floats(), count * DIM / 2);
+  std::vector<int64_t> table = {3, 0, 4}, pages, offsets;
+  for (int64_t t = 0; t < tokens; ++t) {
+    pages.push_back(table[static_cast<size_t>(t / PAGE_TOKENS)]);
+    offsets.push_back(t % PAGE_TOKENS);
+  }
+  const headrace_matrix qkv[] = {{HEADS * DIM, HIDDEN, q.data, nullptr, nullptr, nullptr, 0},
+                                 {DIM, HIDDEN, k.data, nullptr, nullptr, nullptr, 0},
+                                 {DIM, HIDDEN, v.data, nullptr, nullptr, nullptr, 0}};
+  const headrace_matrix output = {HIDDEN, HEADS * DIM, o.data, nullptr, nullptr, nullptr, 0};
+  const headrace_attention_layout layout = {HEADS, 1, DIM, PAGES, PAGE_TOKENS, page, DIM, keys.data,
+                                            values.data, 0, 0.125f};
+  const headrace_rotation rotation = {tokens, DIM / 2, nullptr, nullptr, nullptr, angles.floats(),
+                                      angles.floats(), pages.data(), offsets.data(), nullptr};
+  headrace_sequence sequence = {0, tokens, 0, 3, table.data()};
+  for (int threads : {1, 3}) {
+    headrace_set_threads(threads);
+    require(headrace_attention_block(qkv, &output, &layout, &rotation, &sequence, 1, x.floats(),
+                                     y.floats()) == 0,
+            "attention in one");
+  }
+  agree(y.floats(), count * HIDDEN, SUMS, "attention in one is the same everywhere");
+  sequence.start = 1;
+  require(headrace_attention_block(qkv, &output, &layout, &rotation, &sequence, 1, x.floats(),
+                                   y.floats()) != 0,
+          "a row too far");
+  headrace_set_threads(1);
+}
+
 }  // namespace
 
 int main(int count, char **arguments) {
@@ -454,6 +523,8 @@ int main(int count, char **arguments) {
       attend(type, 256, 8, 100, 9);
     }
     norm_and_rotate(1);
+    for (int32_t type : {0, 1}) route_and_add(50, type);
+    for (int64_t tokens : {1, 40}) attend_in_one(tokens);
     std::printf("%s is in order\n", headrace_tier_name(tier));
     std::fflush(stdout);
   }

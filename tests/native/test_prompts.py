@@ -1,5 +1,5 @@
 """Prompts in bfloat16, more tokens at once than are ever decoded: some tiers have kernels of their
-own for them (`product_of` in `engine/native/source/tier.h`)."""
+own for them (`kernel_for` in `engine/native/source/tier.h`)."""
 
 from __future__ import annotations
 

@@ -45,8 +45,7 @@ struct Attention {
   int64_t partial_floats() const { return group * (layout.head_dim + 2); }
 };
 
-float widened(const void *values, int32_t type, int64_t i) {
-  if (type == HEADRACE_X_FLOAT32) return static_cast<const float *>(values)[i];
+float widened(const void *values, int64_t i) {
   const uint32_t bits = static_cast<uint32_t>(static_cast<const uint16_t *>(values)[i]) << 16;
   float value;
   std::memcpy(&value, &bits, 4);
@@ -56,6 +55,10 @@ float widened(const void *values, int32_t type, int64_t i) {
 // Columns in the tier's order become columns as they are, over the total of the weights.
 void finish(const Attention &a, const float *sums, float total, float *out) {
   const float by = 1.0f / total;
+  if (a.layout.type == HEADRACE_X_FLOAT32) {  // in their own order
+    for (int64_t i = 0; i < a.layout.head_dim; ++i) out[i] = sums[i] * by;
+    return;
+  }
   for (int64_t i = 0; i < a.layout.head_dim; ++i)
     out[i] = sums[a.places[static_cast<size_t>(i)]] * by;
 }
@@ -80,9 +83,13 @@ void attend(const Attention &a, const Task &task, int thread) {
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t token = s.start + task.first + r / a.group;
     const int64_t at = (token * l.heads + task.head * a.group + r % a.group) * l.head_dim;
-    for (int64_t i = 0; i < l.head_dim; ++i) {
-      const int64_t to = many ? i : a.places[static_cast<size_t>(i)];
-      q[r * l.head_dim + to] = l.scale * widened(a.q, l.type, at + i);
+    float *row = q + r * l.head_dim;
+    if (l.type == HEADRACE_X_FLOAT32) {
+      const float *from = static_cast<const float *>(a.q) + at;
+      for (int64_t i = 0; i < l.head_dim; ++i) row[i] = l.scale * from[i];
+    } else {
+      for (int64_t i = 0; i < l.head_dim; ++i)
+        row[many ? i : a.places[static_cast<size_t>(i)]] = l.scale * widened(a.q, at + i);
     }
     greatest[r] = -INFINITY;
     totals[r] = 0.0f;

@@ -69,28 +69,40 @@ inline float exponential_of(float x) {
   return lanes[0];
 }
 
-// Scores become weights. Returns what the row's sums so far are to be multiplied by.
-HR_INLINE float weigh(float *scores, int seen, float &greatest, float &total) {
-  for (int j = seen; j < BLOCK; ++j) scores[j] = -INFINITY;
-  F32 best = load_f32(scores);
-  for (int j = W; j < BLOCK; j += W) best = max(load_f32(scores + j), best);
-  alignas(64) float lanes[W];
-  store_f32(lanes, best);
-  for (int n = W / 2; n > 0; n /= 2)
-    for (int i = 0; i < n; ++i) lanes[i] = lanes[i] > lanes[i + n] ? lanes[i] : lanes[i + n];
-  const float before = greatest;
-  if (lanes[0] > before) greatest = lanes[0];
-  // Where nothing but minus infinity has come yet, weights are zero and not NaN.
-  const float reference = greatest == -INFINITY ? 0.0f : greatest;
-  F32 sum = zero();
-  for (int j = 0; j < BLOCK; j += W) {
-    const F32 weight = exponential(sub(load_f32(scores + j), broadcast(reference)));
-    store_f32(scores + j, weight);
-    sum = add(sum, weight);
+// Scores of R rows become weights. `factors` is what the rows' sums so far are to be multiplied by.
+// The rows take turns, for each step of one waits for the one before.
+template <int R>
+HR_INLINE void weigh(float (*scores)[BLOCK], const int *seen, float *most, float *totals,
+                     float *factors) {
+  static_assert(R <= W);
+  float best[R], reference[R];
+  for (int r = 0; r < R; ++r) {
+    for (int j = seen[r]; j < BLOCK; ++j) scores[r][j] = -INFINITY;
+    F32 all = load_f32(scores[r]);
+    for (int j = W; j < BLOCK; j += W) all = max(load_f32(scores[r] + j), all);
+    best[r] = greatest(all);
   }
-  const float factor = before == greatest ? 1.0f : exponential_of(before - reference);
-  total = total * factor + reduce(sum);
-  return factor;
+  alignas(64) float fallen[W] = {};
+  for (int r = 0; r < R; ++r) {
+    const float before = most[r];
+    most[r] = best[r] > before ? best[r] : before;
+    // Where nothing but minus infinity has come yet, weights are zero and not NaN.
+    reference[r] = most[r] == -INFINITY ? 0.0f : most[r];
+    fallen[r] = before - reference[r];
+  }
+  store_f32(fallen, exponential(load_f32(fallen)));
+  F32 sums[R];
+  for (int r = 0; r < R; ++r) sums[r] = zero();
+  for (int j = 0; j < BLOCK; j += W)
+    for (int r = 0; r < R; ++r) {
+      const F32 weight = exponential(sub(load_f32(scores[r] + j), broadcast(reference[r])));
+      store_f32(scores[r] + j, weight);
+      sums[r] = add(sums[r], weight);
+    }
+  for (int r = 0; r < R; ++r) {
+    factors[r] = fallen[r];
+    totals[r] = totals[r] * factors[r] + reduce(sums[r]);
+  }
 }
 
 // Of rows with the block's keys as they lie.
@@ -176,8 +188,8 @@ HR_INLINE void add_rows(const QueryRows &rows, int64_t r, const Block<N> &block)
   for (int i = 0; i < R; ++i) {
     seen[i] = block.seen_by(rows, r + i);
     if (seen[i] < all) all = seen[i];
-    factors[i] = weigh(weights[i], seen[i], rows.greatest[r + i], rows.totals[r + i]);
   }
+  weigh<R>(weights, seen, rows.greatest + r, rows.totals + r, factors);
   float *sums = rows.sums + r * rows.dim;
   add_values<N, R>(sums, rows.dim, factors, block, weights, 0, all);
   constexpr float one = 1.0f;

@@ -30,18 +30,9 @@ bool Engine::reserve_scratch(int64_t bytes) {
   return true;
 }
 
-namespace {
-
-const Kernel *kernel_for(const Tier &tier, Format format, int32_t x_type) {
-  const Kernel &rounding = tier.rounding[static_cast<int>(format)];
-  const bool rounds = x_type == HEADRACE_X_BFLOAT16 && rounding.product != nullptr;
-  return rounds ? &rounding : &tier.kernels[static_cast<int>(format)];
-}
-
-}  // namespace
-
-Arrangement::Arrangement(const Tier &tier, Format format, int64_t all_columns, int32_t x_type)
-    : kernel(kernel_for(tier, format, x_type)),
+Arrangement::Arrangement(const Tier &tier, Format format, int64_t all_columns, Numbers numbers,
+                         int64_t tokens)
+    : kernel(&tier.kernel_for(format, numbers, tokens)),
       columns(all_columns),
       padded(round_up(all_columns, kernel->chunk)),
       // In a form of its own an odd number of lines, so that rows lie in different sets of a cache.
@@ -49,6 +40,10 @@ Arrangement::Arrangement(const Tier &tier, Format format, int64_t all_columns, i
 
 void Arrangement::put(const float *values, int64_t first, int64_t count, float *row) const {
   if (kernel->split != nullptr) return kernel->split(values, first, count, row, padded);
+  if (kernel->in_order) {
+    std::memcpy(row + first, values, static_cast<size_t>(count) * 4);
+    return;
+  }
   for (int64_t i = first; i < first + count; ++i) {
     const int64_t within = i & (kernel->chunk - 1);
     row[i - within + kernel->places[within]] = values[i - first];

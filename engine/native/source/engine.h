@@ -38,7 +38,7 @@ struct Engine {
   Pool pool;
   const Tier *tier = nullptr;
   int tier_number = 0;
-  Buffer activations, inner;
+  Buffer activations, inner, logits, qkv;
   std::vector<Buffer> scratch;  // one a thread
 
   bool reserve_scratch(int64_t bytes);
@@ -53,18 +53,17 @@ struct Arrangement {
   int64_t columns, padded;
   int64_t size;  // floats that a row takes
 
-  Arrangement(const Tier &tier, Format format, int64_t columns, int32_t x_type);
+  // Of so many tokens for a product.
+  Arrangement(const Tier &tier, Format format, int64_t columns, Numbers numbers, int64_t tokens);
   void arrange(const void *x, int32_t x_type, int64_t first, int64_t last, float *out) const;
   // Columns first .. first + count of an arranged row.
   void put(const float *values, int64_t first, int64_t count, float *row) const;
   // Zeros behind a row's last column.
   void pad(float *row) const;
   int64_t column_bytes() const { return kernel->column_bytes + kernel->alone_bytes; }
-  // For a product of so many tokens.
-  int64_t scratch_bytes(int64_t tokens) const {
-    return padded / kernel->chunk *
-           (kernel->scratch_bytes_per_chunk + tokens * kernel->scratch_bytes_per_token);
-  }
+  // Floats of the arrangement of so many tokens, those that tiles read behind the last included.
+  int64_t floats(int64_t tokens) const { return round_up(tokens, TILE_TOKENS) * size; }
+  int64_t scratch_bytes() const { return padded / kernel->chunk * kernel->scratch_bytes_per_chunk; }
 };
 
 // What a call's activations are, and what they are between its products.
@@ -90,9 +89,24 @@ int32_t rms_norm(Engine &engine, const float *x, const float *added, const float
 int32_t rotate_and_store(Engine &engine, const headrace_attention_layout &layout,
                          const headrace_rotation &rotation);
 
+int32_t attention_block(Engine &engine, const headrace_matrix *qkv, const headrace_matrix &output,
+                        const headrace_attention_layout &layout, const headrace_rotation &rotation,
+                        const headrace_sequence *sequences, int64_t count, const float *x,
+                        float *y);
+
 int32_t moe_rows(Engine &engine, const headrace_expert_layout &layout, const uint8_t *bank,
                  int64_t blobs, const void *x, int32_t x_type, int64_t tokens, int64_t routes,
                  const int64_t *slots, int32_t activation, float *rows);
+
+int32_t route(Engine &engine, const float *router, int64_t experts, int64_t hidden, const void *x,
+              int32_t x_type, int64_t tokens, int64_t top_k, bool normalise, int64_t *ids,
+              float *weights);
+
+int32_t moe_combine(Engine &engine, const float *rows, const float *weights, int64_t tokens,
+                    int64_t routes, int64_t hidden, float *out);
+
+int32_t add_gated(Engine &engine, float *out, const float *added, const float *gates, int64_t rows,
+                  int64_t columns);
 
 // How many threads so many multiplications are worth: waking one takes about as long as another
 // needs for this many.

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define HEADRACE_NATIVE_ABI 3
+#define HEADRACE_NATIVE_ABI 4
 
 #if defined(_WIN32)
 #define HEADRACE_EXPORT __declspec(dllexport)
@@ -122,6 +122,23 @@ typedef struct {
 HEADRACE_EXPORT int32_t headrace_rotate_and_store(const headrace_attention_layout *layout,
                                                   const headrace_rotation *rotation);
 
+/* y[rows, rows of output] = output times the attention of x[rows, columns]: q, k and v (the matrices of
+   qkv) are its products, turned and stored as above, then attended to as above. `rotation` need not
+   say where q, k, v and the turned q lie. Keys and values are float32. */
+HEADRACE_EXPORT int32_t headrace_attention_block(const headrace_matrix *qkv,
+                                                 const headrace_matrix *output,
+                                                 const headrace_attention_layout *layout,
+                                                 const headrace_rotation *rotation,
+                                                 const headrace_sequence *sequences, int64_t count,
+                                                 const float *x, float *y);
+
+/* Logits of x [tokens, hidden] with router [experts, hidden]; for each token the ids of its top_k
+   largest, the largest first and of equal ones the lowest, where one that is no number counts as the
+   largest; and their shares of the softmax over all experts, or with `normalise` over these. */
+HEADRACE_EXPORT int32_t headrace_route(const float *router, int64_t experts, int64_t hidden,
+                                       const void *x, int32_t x_type, int64_t tokens, int64_t top_k,
+                                       int32_t normalise, int64_t *ids, float *weights);
+
 /* rows[t, j, hidden] = down(act(gate(x[t]), up(x[t]))) of blob slots[t, j], each product plus its
    bias; a negative slot leaves its row as it is. */
 HEADRACE_EXPORT int32_t headrace_moe_rows(const headrace_expert_layout *layout, const void *bank,
@@ -133,6 +150,10 @@ HEADRACE_EXPORT int32_t headrace_moe_rows(const headrace_expert_layout *layout, 
 HEADRACE_EXPORT int32_t headrace_moe_combine(const float *rows, const float *weights,
                                              int64_t tokens, int64_t routes, int64_t hidden,
                                              float *out);
+
+/* out[r] += added[r] times the logistic function of gates[r] (1, if gates are NULL). */
+HEADRACE_EXPORT int32_t headrace_add_gated(float *out, const float *added, const float *gates,
+                                           int64_t rows, int64_t columns);
 
 /* Rows first .. first + count of a stored matrix as float32: what the products multiply with. */
 HEADRACE_EXPORT int32_t headrace_decode(int32_t format, int64_t rows, int64_t columns,

@@ -108,6 +108,28 @@ int32_t headrace_rotate_and_store(const headrace_attention_layout *layout,
   return guarded([&](Engine &engine) { return rotate_and_store(engine, *layout, *rotation); });
 }
 
+int32_t headrace_attention_block(const headrace_matrix *qkv, const headrace_matrix *output,
+                                 const headrace_attention_layout *layout,
+                                 const headrace_rotation *rotation,
+                                 const headrace_sequence *sequences, int64_t count, const float *x,
+                                 float *y) {
+  return guarded([&](Engine &engine) -> int32_t {
+    if (count < 0) return HEADRACE_BAD_ARGUMENT;
+    return attention_block(engine, qkv, *output, *layout, *rotation, sequences, count, x, y);
+  });
+}
+
+int32_t headrace_route(const float *router, int64_t experts, int64_t hidden, const void *x,
+                       int32_t x_type, int64_t tokens, int64_t top_k, int32_t normalise,
+                       int64_t *ids, float *weights) {
+  return guarded([&](Engine &engine) -> int32_t {
+    if (tokens < 0 || hidden < 1 || top_k < 1 || top_k > experts || !known(x_type))
+      return HEADRACE_BAD_ARGUMENT;
+    return route(engine, router, experts, hidden, x, x_type, tokens, top_k, normalise != 0, ids,
+                 weights);
+  });
+}
+
 int32_t headrace_moe_rows(const headrace_expert_layout *layout, const void *bank, int64_t blobs,
                           const void *x, int32_t x_type, int64_t tokens, int64_t routes,
                           const int64_t *slots, int32_t activation, float *rows) {
@@ -120,19 +142,15 @@ int32_t headrace_moe_rows(const headrace_expert_layout *layout, const void *bank
 
 int32_t headrace_moe_combine(const float *rows, const float *weights, int64_t tokens,
                              int64_t routes, int64_t hidden, float *out) {
-  // Compiled without fused multiply-add: every product and every sum is rounded.
-  for (int64_t t = 0; t < tokens; ++t) {
-    float *total = out + t * hidden;
-    for (int64_t j = 0; j < routes; ++j) {
-      const float *row = rows + (t * routes + j) * hidden;
-      const float weight = weights[t * routes + j];
-      if (j == 0)
-        for (int64_t i = 0; i < hidden; ++i) total[i] = row[i] * weight;
-      else
-        for (int64_t i = 0; i < hidden; ++i) total[i] += row[i] * weight;
-    }
-  }
-  return HEADRACE_OK;
+  return guarded([&](Engine &engine) {
+    return moe_combine(engine, rows, weights, tokens, routes, hidden, out);
+  });
+}
+
+int32_t headrace_add_gated(float *out, const float *added, const float *gates, int64_t rows,
+                           int64_t columns) {
+  return guarded(
+      [&](Engine &engine) { return add_gated(engine, out, added, gates, rows, columns); });
 }
 
 int32_t headrace_decode(int32_t format, int64_t rows, int64_t columns, const void *weight,

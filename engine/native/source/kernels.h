@@ -242,8 +242,12 @@ void decode(const Matrix &m, int64_t r, float *out) {
 template <class F>
 struct Places {
   uint8_t of[F::chunk] = {};
+  bool in_order = true;
   constexpr Places() {
-    for (int i = 0; i < F::chunk; ++i) of[i] = static_cast<uint8_t>(F::place(i));
+    for (int i = 0; i < F::chunk; ++i) {
+      of[i] = static_cast<uint8_t>(F::place(i));
+      in_order = in_order && F::place(i) == i;
+    }
   }
 };
 
@@ -256,6 +260,7 @@ Kernel kernel() {
   k.decode = decode<F>;
   k.chunk = F::chunk;
   k.places = places.of;
+  k.in_order = places.in_order;
   k.scratch_bytes_per_chunk = ROWS * vectors_per_chunk<F>() * W * 4;
   return k;
 }

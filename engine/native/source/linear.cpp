@@ -13,34 +13,32 @@ constexpr int64_t MAX_TOKEN_BLOCK = 256;
 constexpr int64_t MIN_TOKEN_BLOCK = 32;
 // Activations of one block of tokens, which stay in a core's second cache while rows pass by.
 constexpr int64_t TOKEN_BLOCK_BYTES = 512 << 10;
-// With tiles a copy of a half or less passes by instead, and decoding rows is most of the work.
-constexpr int64_t NARROW_TOKEN_BLOCK_BYTES = 2048 << 10;
+// With tiles rows are decoded anew for each block, which is most of the work.
+constexpr int64_t TILED_TOKEN_BLOCK_BYTES = 2048 << 10;
 constexpr int64_t ARRANGED_AT_ONCE = 8;  // tokens
 
 // One matrix times all tokens, cut into tiles of rows and blocks of tokens.
 struct Multiplication {
   Matrix matrix;
   Arrangement arrangement;
-  Product product;
   const float *bias;
   const float *x;  // arranged
   float *y;
   int64_t tile, tiles, token_block, tasks;
 
-  Multiplication(const Engine &engine, const Matrix &m, const float *added, int32_t x_type,
-                 Numbers numbers, int64_t tokens, int threads)
+  Multiplication(const Engine &engine, const Matrix &m, const float *added, Numbers numbers,
+                 int64_t tokens, int threads)
       : matrix(m),
-        arrangement(*engine.tier, m.format, m.columns, x_type),
-        product(arrangement.kernel->product_of(numbers, tokens)),
+        arrangement(*engine.tier, m.format, m.columns, numbers, tokens),
         bias(added),
         x(nullptr),
         y(nullptr),
         // Several tiles a thread, so that one that is held up does not hold up the others.
         tile(tile_rows(m.rows / (threads * 4), tokens > FEW_TOKENS ? 32 : 8)),
         tiles(divide_up(m.rows, tile)),
-        token_block(block_tokens(product == arrangement.kernel->product ? TOKEN_BLOCK_BYTES
-                                                                        : NARROW_TOKEN_BLOCK_BYTES,
-                                 arrangement.padded * arrangement.kernel->column_bytes)),
+        token_block(block_tokens(
+            arrangement.kernel->tiles ? TILED_TOKEN_BLOCK_BYTES : TOKEN_BLOCK_BYTES,
+            arrangement.padded * 4)),
         tasks(tiles * divide_up(tokens, token_block)) {}
 
   static int64_t tile_rows(int64_t wanted, int64_t unit) {
@@ -49,9 +47,6 @@ struct Multiplication {
   static int64_t block_tokens(int64_t bytes, int64_t token_bytes) {
     return std::clamp<int64_t>(bytes / token_bytes / MIN_TOKEN_BLOCK * MIN_TOKEN_BLOCK,
                                MIN_TOKEN_BLOCK, MAX_TOKEN_BLOCK);
-  }
-  int64_t scratch_bytes(int64_t tokens) const {
-    return arrangement.scratch_bytes(std::min(tokens, token_block));
   }
   bool arranged_as(const Multiplication &other) const {
     return arrangement.kernel == other.arrangement.kernel;
@@ -77,7 +72,7 @@ void multiply(const Engine &engine, const Multiplication &p, const Tile &tile, f
     x[t] = p.x + (tile.first + t) * p.arrangement.size;
     out[t] = y + t * stride;
   }
-  p.product(p.matrix, tile.row, tile.rows, x, tile.tokens, out,
+  p.arrangement.kernel->product(p.matrix, tile.row, tile.rows, x, tile.tokens, out,
             engine.scratch[static_cast<size_t>(thread)].floats());
   if (p.bias == nullptr) return;
   for (int64_t t = 0; t < tile.tokens; ++t)
@@ -144,16 +139,16 @@ int32_t products(Engine &engine, const headrace_matrix *matrices, int32_t count,
     if (!described(matrices[i], matrix) || matrix.columns != matrices[0].columns)
       return HEADRACE_BAD_ARGUMENT;
     if (matrix.rows == 0 || tokens == 0) continue;
-    Multiplication &p = c.all.emplace_back(engine, matrix, matrices[i].bias, x_type,
-                                           numbers_of(x_type), tokens, threads);
+    Multiplication &p = c.all.emplace_back(engine, matrix, matrices[i].bias, numbers_of(x_type),
+                                           tokens, threads);
     p.y = y;
     y += tokens * matrix.rows;
     tasks += p.tasks;
-    scratch = std::max(scratch, p.scratch_bytes(tokens));
+    scratch = std::max(scratch, p.arrangement.scratch_bytes());
     const auto same = [&](const Multiplication *other) { return other->arranged_as(p); };
     if (std::none_of(c.arranged.begin(), c.arranged.end(), same)) {
       c.arranged.push_back(&p);
-      floats += tokens * p.arrangement.size;
+      floats += p.arrangement.floats(tokens);
     }
   }
   if (c.all.empty()) return HEADRACE_OK;
@@ -164,7 +159,7 @@ int32_t products(Engine &engine, const headrace_matrix *matrices, int32_t count,
     c.places.push_back(place);
     for (Multiplication &p : c.all)
       if (p.x == nullptr && p.arranged_as(*arranged)) p.x = place;
-    place += tokens * arranged->arrangement.size;
+    place += arranged->arrangement.floats(tokens);
   }
   const int64_t arrangements = static_cast<int64_t>(c.arranged.size());
   engine.pool.run({2, {arrangements * input.tasks(), tasks}, work, &c}, threads);
@@ -219,14 +214,14 @@ int32_t mlp(Engine &engine, const headrace_matrix *matrices, int32_t activation,
   const int threads = threads_for(
       engine, (2 * gate_matrix.columns + down_matrix.rows) * gate_matrix.rows * tokens);
   const Numbers outer = numbers_of(x_type), inner = between_numbers_of(x_type);
-  Multiplication gate(engine, gate_matrix, matrices[0].bias, x_type, outer, tokens, threads);
-  Multiplication up(engine, up_matrix, matrices[1].bias, x_type, outer, tokens, threads);
-  Multiplication down(engine, down_matrix, matrices[2].bias, HEADRACE_X_FLOAT32, inner, tokens,
-                      threads);
-  const int64_t scratch = std::max(gate.scratch_bytes(tokens), down.scratch_bytes(tokens));
+  Multiplication gate(engine, gate_matrix, matrices[0].bias, outer, tokens, threads);
+  Multiplication up(engine, up_matrix, matrices[1].bias, outer, tokens, threads);
+  Multiplication down(engine, down_matrix, matrices[2].bias, inner, tokens, threads);
+  const int64_t scratch = 
+      std::max(gate.arrangement.scratch_bytes(), down.arrangement.scratch_bytes());
   const int64_t halves = 2 * std::min(gate.token_block, tokens) * gate.tile;
-  if (!engine.activations.reserve(tokens * gate.arrangement.size * 4) ||
-      !engine.inner.reserve(tokens * down.arrangement.size * 4) ||
+  if (!engine.activations.reserve(gate.arrangement.floats(tokens) * 4) ||
+      !engine.inner.reserve(down.arrangement.floats(tokens) * 4) ||
       !engine.reserve_scratch(scratch + halves * 4))
     return HEADRACE_OUT_OF_MEMORY;
   gate.x = up.x = engine.activations.floats();

@@ -14,8 +14,15 @@ constexpr int64_t TOKEN_BLOCK = 128;
 constexpr int64_t TILE = 32, PROMPT_TILE = 128;  // rows
 constexpr int64_t ARRANGED_AT_ONCE = 8;
 
+// What the products of so many tokens with an expert take.
+struct Form {
+  Arrangement gate_up, down;
+  float *x;  // [tokens, gate_up.size]
+};
+
 struct Group {
   int64_t slot, begin, end;  // its routes in Step::routes
+  const Form *form;
 
   int64_t tokens() const { return end - begin; }
 };
@@ -29,10 +36,14 @@ struct Step {
   int64_t tokens, width;
   int32_t activation;
   float *rows;
-  const Arrangement &gate_up, &down;
+  Form forms[2];  // of a few tokens, of many
   std::vector<int64_t> routes;  // token * width + route, grouped by slot
   std::vector<Group> groups;
-  int64_t tile, inner_tiles, hidden_tiles, scratch_bytes;
+  std::vector<const Form *> arranged;  // those that there are groups of
+  int64_t tile, inner_tiles, hidden_tiles, inner_size, scratch_bytes;
+
+  int64_t inputs() const { return divide_up(tokens, ARRANGED_AT_ONCE); }
+  float *inner(int64_t place) const { return engine.inner.floats() + place * inner_size; }
 };
 
 const uint8_t *at(const uint8_t *blob, int64_t offset) {
@@ -90,6 +101,8 @@ bool read_expert(const headrace_expert_layout &l, const uint8_t *blob, Expert &e
 
 void gate_and_up(const Step &s, int64_t task, int thread) {
   const Group &group = s.groups[static_cast<size_t>(task / s.inner_tiles)];
+  const Form &form = *group.form;
+  const Kernel &kernel = *form.gate_up.kernel;
   const int64_t row = task % s.inner_tiles * s.tile;
   const int64_t count = std::min(s.tile, s.layout.intermediate - row);
   Expert e;
@@ -97,25 +110,29 @@ void gate_and_up(const Step &s, int64_t task, int thread) {
   float *scratch = s.engine.scratch[static_cast<size_t>(thread)].floats();
   float *gate = scratch + s.scratch_bytes / 4;
   float *up = gate + TOKEN_BLOCK * s.tile;
+  float *gathered = up + TOKEN_BLOCK * s.tile;
   const float *x[TOKEN_BLOCK];
   float *gates[TOKEN_BLOCK], *ups[TOKEN_BLOCK];
-  const Product product = s.gate_up.kernel->product_of(numbers_of(s.x_type), group.tokens());
   for (int64_t begin = group.begin; begin < group.end; begin += TOKEN_BLOCK) {
     const int64_t tokens = std::min(TOKEN_BLOCK, group.end - begin);
     for (int64_t t = 0; t < tokens; ++t) {
       const int64_t token = s.routes[static_cast<size_t>(begin + t)] / s.width;
-      x[t] = s.engine.activations.floats() + token * s.gate_up.size;
+      x[t] = form.x + token * form.gate_up.size;
+      if (kernel.tiles) {
+        float *const to = gathered + t * form.gate_up.size;
+        std::memcpy(to, x[t], static_cast<size_t>(form.gate_up.size) * 4);
+        x[t] = to;
+      }
       gates[t] = gate + t * s.tile;
       ups[t] = up + t * s.tile;
     }
-    product(e.gate, row, count, x, tokens, gates, scratch);
-    product(e.up, row, count, x, tokens, ups, scratch);
+    kernel.product(e.gate, row, count, x, tokens, gates, scratch);
+    kernel.product(e.up, row, count, x, tokens, ups, scratch);
     for (int64_t t = 0; t < tokens; ++t) {
       e.gate_up_bias.add(row, count, gates[t]);
       e.gate_up_bias.add(s.layout.intermediate + row, count, ups[t]);
       s.engine.tier->glu(s.activation, gates[t], ups[t], gates[t], count);
-      float *inner = s.engine.inner.floats() + (begin + t) * s.down.size;
-      s.down.put(gates[t], row, count, inner);
+      form.down.put(gates[t], row, count, s.inner(begin + t));
     }
   }
 }
@@ -128,15 +145,14 @@ void down(const Step &s, int64_t task, int thread) {
   read_expert(s.layout, s.bank + group.slot * s.layout.stride, e);
   const float *x[TOKEN_BLOCK];
   float *out[TOKEN_BLOCK];
-  const Product product = s.down.kernel->product_of(between_numbers_of(s.x_type), group.tokens());
   for (int64_t begin = group.begin; begin < group.end; begin += TOKEN_BLOCK) {
     const int64_t tokens = std::min(TOKEN_BLOCK, group.end - begin);
     for (int64_t t = 0; t < tokens; ++t) {
-      x[t] = s.engine.inner.floats() + (begin + t) * s.down.size;
+      x[t] = s.inner(begin + t);
       out[t] = s.rows + s.routes[static_cast<size_t>(begin + t)] * s.layout.hidden + row;
     }
-    product(e.down, row, count, x, tokens, out,
-            s.engine.scratch[static_cast<size_t>(thread)].floats());
+    group.form->down.kernel->product(e.down, row, count, x, tokens, out,
+                                     s.engine.scratch[static_cast<size_t>(thread)].floats());
     for (int64_t t = 0; t < tokens; ++t) e.down_bias.add(row, count, out[t]);
   }
 }
@@ -145,12 +161,12 @@ void work(void *context, int phase, int64_t task, int thread) {
   const Step &s = *static_cast<const Step *>(context);
   if (phase == 1) return gate_and_up(s, task, thread);
   if (phase == 2) return down(s, task, thread);
-  const int64_t first = task * ARRANGED_AT_ONCE;
-  s.gate_up.arrange(s.x, s.x_type, first, std::min(s.tokens, first + ARRANGED_AT_ONCE),
-                    s.engine.activations.floats());
+  const Form &form = *s.arranged[static_cast<size_t>(task / s.inputs())];
+  const int64_t first = task % s.inputs() * ARRANGED_AT_ONCE;
+  form.gate_up.arrange(s.x, s.x_type, first, std::min(s.tokens, first + ARRANGED_AT_ONCE), form.x);
 }
 
-// Groups routes by slot. False if a slot is beyond the bank.
+// Groups routes by slot, and says what form each takes. False if a slot is beyond the bank.
 bool plan(Step &s, const int64_t *slots, int64_t blobs) {
   for (int64_t route = 0; route < s.tokens * s.width; ++route) {
     if (slots[route] >= blobs) return false;
@@ -161,8 +177,15 @@ bool plan(Step &s, const int64_t *slots, int64_t blobs) {
   });
   for (size_t i = 0; i < s.routes.size(); ++i) {
     const int64_t slot = slots[s.routes[i]], place = static_cast<int64_t>(i);
-    if (s.groups.empty() || s.groups.back().slot != slot) s.groups.push_back({slot, place, place});
+    if (s.groups.empty() || s.groups.back().slot != slot) s.groups.push_back({slot, place, place, nullptr});
     s.groups.back().end = place + 1;
+  }
+  const bool differ = s.forms[0].gate_up.kernel != s.forms[1].gate_up.kernel ||
+                      s.forms[0].down.kernel != s.forms[1].down.kernel;
+  for (Group &group : s.groups) {
+    group.form = &s.forms[differ && group.tokens() > FEW_TOKENS];
+    if (std::find(s.arranged.begin(), s.arranged.end(), group.form) == s.arranged.end())
+      s.arranged.push_back(group.form);
   }
   return true;
 }
@@ -175,28 +198,44 @@ int32_t moe_rows(Engine &engine, const headrace_expert_layout &layout, const uin
   Expert probe;
   if (!read_expert(layout, bank, probe) || activation < 0 || activation > HEADRACE_CLAMPED_SWIGLU)
     return HEADRACE_BAD_ARGUMENT;
-  const Arrangement gate_up(*engine.tier, probe.gate.format, layout.hidden, x_type);
-  const Arrangement down(*engine.tier, probe.down.format, layout.intermediate,
-                         HEADRACE_X_FLOAT32);
+  const auto form = [&](int64_t many) {
+    return Form{{*engine.tier, probe.gate.format, layout.hidden, numbers_of(x_type), many},
+                {*engine.tier, probe.down.format, layout.intermediate, between_numbers_of(x_type),
+                 many},
+                nullptr};
+  };
   const int64_t tile = tokens > FEW_TOKENS ? PROMPT_TILE : TILE;
-  const int64_t at_once = std::min(tokens * routes, TOKEN_BLOCK);
-  Step s{engine, layout, bank, x, x_type, tokens, routes, activation, rows, gate_up, down,
-         {}, {}, tile, divide_up(layout.intermediate, tile), divide_up(layout.hidden, tile),
-         std::max(gate_up.scratch_bytes(at_once), down.scratch_bytes(at_once))};
+  Step s{engine, layout, bank, x, x_type, tokens, routes, activation, rows,
+         {form(1), form(FEW_TOKENS + 1)}, {}, {}, {}, tile, divide_up(layout.intermediate, tile),
+         divide_up(layout.hidden, tile), 0, 0};
   if (!plan(s, slots, blobs)) return HEADRACE_BAD_SLOT;
   if (s.routes.empty()) return HEADRACE_OK;
 
   const int64_t all = static_cast<int64_t>(s.routes.size());
-  if (!engine.activations.reserve(tokens * gate_up.size * 4) ||
-      !engine.inner.reserve(all * down.size * 4) ||
-      !engine.reserve_scratch(s.scratch_bytes + 2 * TOKEN_BLOCK * tile * 4))
+  int64_t floats = 0, gathered = 0;
+  for (const Form *f : s.arranged) {
+    floats += f->gate_up.floats(tokens);
+    gathered = std::max(gathered, f->gate_up.kernel->tiles ? TOKEN_BLOCK * f->gate_up.size : 0);
+    s.inner_size = std::max(s.inner_size, f->down.size);
+    s.scratch_bytes =
+        std::max({s.scratch_bytes, f->gate_up.scratch_bytes(), f->down.scratch_bytes()});
+  }
+  if (!engine.activations.reserve(floats * 4) ||
+      !engine.inner.reserve((all + TILE_TOKENS - 1) * s.inner_size * 4) ||
+      !engine.reserve_scratch(s.scratch_bytes + (2 * TOKEN_BLOCK * tile + gathered) * 4))
     return HEADRACE_OUT_OF_MEMORY;
-  for (int64_t i = 0; i < all; ++i) down.pad(engine.inner.floats() + i * down.size);
+  float *place = engine.activations.floats();
+  for (Form &f : s.forms) {
+    f.x = place;
+    if (std::count(s.arranged.begin(), s.arranged.end(), &f)) place += f.gate_up.floats(tokens);
+  }
+  for (const Group &group : s.groups)
+    for (int64_t i = group.begin; i < group.end; ++i) group.form->down.pad(s.inner(i));
 
   const int64_t groups = static_cast<int64_t>(s.groups.size());
   const int threads = threads_for(engine, all * layout.hidden * layout.intermediate * 3);
   engine.pool.run({3,
-                   {divide_up(tokens, ARRANGED_AT_ONCE), groups * s.inner_tiles,
+                   {static_cast<int64_t>(s.arranged.size()) * s.inputs(), groups * s.inner_tiles,
                     groups * s.hidden_tiles},
                    work,
                    &s},

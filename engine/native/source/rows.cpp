@@ -62,6 +62,88 @@ int32_t rms_norm(Engine &engine, const float *x, const float *added, const float
   return HEADRACE_OK;
 }
 
+namespace {
+
+// Whether a logit counts for more than one that comes before it.
+bool above(float a, float b) { return a > b || (std::isnan(a) && !std::isnan(b)); }
+
+void pick(const float *logits, int64_t experts, int64_t top_k, bool normalise, int64_t *ids,
+          float *weights) {
+  int64_t count = 0;
+  for (int64_t e = 0; e < experts; ++e) {
+    const float logit = logits[e];
+    if (count == top_k && !above(logit, weights[count - 1])) continue;
+    if (count < top_k) ++count;
+    int64_t at = count - 1;
+    for (; at > 0 && above(logit, weights[at - 1]); --at) {
+      weights[at] = weights[at - 1];
+      ids[at] = ids[at - 1];
+    }
+    weights[at] = logit;
+    ids[at] = e;
+  }
+  const float greatest = weights[0];
+  float total = 0.0f;
+  if (!normalise)
+    for (int64_t e = 0; e < experts; ++e) total += std::exp(logits[e] - greatest);
+  for (int64_t i = 0; i < top_k; ++i) {
+    weights[i] = std::exp(weights[i] - greatest);
+    if (normalise) total += weights[i];
+  }
+  for (int64_t i = 0; i < top_k; ++i) weights[i] /= total;
+}
+
+}  // namespace
+
+int32_t route(Engine &engine, const float *router, int64_t experts, int64_t hidden, const void *x,
+              int32_t x_type, int64_t tokens, int64_t top_k, bool normalise, int64_t *ids,
+              float *weights) {
+  if (!engine.logits.reserve(tokens * experts * 4)) return HEADRACE_OUT_OF_MEMORY;
+  const headrace_matrix matrix{experts, hidden, router, nullptr, nullptr, nullptr,
+                               static_cast<int32_t>(Format::float32)};
+  const float *logits = engine.logits.floats();
+  const int32_t status = products(engine, &matrix, 1, x, x_type, tokens, engine.logits.floats());
+  if (status != HEADRACE_OK) return status;
+  // Comparing one takes about as long as a vector of products.
+  by_rows(engine, tokens, tokens * experts * LANES, [=](int64_t first, int64_t last) {
+    for (int64_t t = first; t < last; ++t)
+      pick(logits + t * experts, experts, top_k, normalise, ids + t * top_k, weights + t * top_k);
+  });
+  return HEADRACE_OK;
+}
+
+// Compiled without fused multiply-add: every product and every sum is rounded.
+int32_t moe_combine(Engine &engine, const float *rows, const float *weights, int64_t tokens,
+                    int64_t routes, int64_t hidden, float *out) {
+  by_rows(engine, tokens, tokens * routes * hidden, [=](int64_t first, int64_t last) {
+    for (int64_t t = first; t < last; ++t) {
+      float *total = out + t * hidden;
+      for (int64_t j = 0; j < routes; ++j) {
+        const float *row = rows + (t * routes + j) * hidden;
+        const float weight = weights[t * routes + j];
+        if (j == 0)
+          for (int64_t i = 0; i < hidden; ++i) total[i] = row[i] * weight;
+        else
+          for (int64_t i = 0; i < hidden; ++i) total[i] += row[i] * weight;
+      }
+    }
+  });
+  return HEADRACE_OK;
+}
+
+int32_t add_gated(Engine &engine, float *out, const float *added, const float *gates, int64_t rows,
+                  int64_t columns) {
+  by_rows(engine, rows, rows * columns, [=](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r) {
+      const float by = gates == nullptr ? 1.0f : 1.0f / (1.0f + std::exp(-gates[r]));
+      float *to = out + r * columns;
+      const float *from = added + r * columns;
+      for (int64_t i = 0; i < columns; ++i) to[i] += from[i] * by;
+    }
+  });
+  return HEADRACE_OK;
+}
+
 // `heads` rows of `dim` with their pairs (i, i + half) turned.
 void turn(const float *from, const float *cosines, const float *sines, int64_t heads, int64_t dim,
           int64_t half, float *to) {

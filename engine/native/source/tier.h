@@ -9,52 +9,56 @@
 namespace headrace {
 
 // out[t][r] = row first + r times x[t], for r < count. Activations are float32 and lie as `places`
-// says, or as the kernel's own `split` writes them; bfloat16 activations are widened, which is exact,
+// says, or as the kernel's own `split` writes them; for `tiles` at equal distances; bfloat16 activations
+// are widened, which is exact,
 // or rounded where a tier has a kernel that does. AVX-512's instruction for pairs of bfloat16 has no
 // kernel, since it starts half as often as a fused multiply-add; tiles of them have.
 using Product = void (*)(const Matrix &, int64_t first, int64_t count, const float *const *x,
                          int64_t tokens, float *const *out, void *scratch);
 using Decode = void (*)(const Matrix &, int64_t row, float *out);
 
-// With more tokens a product is a prompt's: tiles may compute it.
-constexpr int64_t FEW_TOKENS = 16;
+// With more tokens a product is a prompt's: tiles may compute it, so many tokens at once.
+constexpr int64_t FEW_TOKENS = 16, TILE_TOKENS = 16;
 
 // What activations are: float32, bfloat16 that was widened, or float32 between two products of which
 // the first had bfloat16.
-enum class Numbers { float32, bfloat16, between };
+enum class Numbers { float32, bfloat16, between, count };
 
 struct Kernel {
   Product product = nullptr;
-  // For more than FEW_TOKENS tokens of such numbers; NULL: there is none.
-  Product of_float32 = nullptr, of_bfloat16 = nullptr, of_between = nullptr;
   Decode decode = nullptr;
   int chunk = 0;  // columns computed at once, a power of two; activations are padded with zeros
   const uint8_t *places = nullptr;  // where a chunk's columns lie in an arranged row
+  bool in_order = false;            // whether that is in their own order
   // Or else: writes columns first .. first + count of a row, which has `padded` with those behind its
   // last, in a form of the kernel's own.
   void (*split)(const float *values, int64_t first, int64_t count, float *row,
                 int64_t padded) = nullptr;
+  bool tiles = false;  // meets TILE_TOKENS tokens at once, and reads rows to a multiple of them
   // That a column takes in an arranged row, and behind all of them for a token that comes alone.
   int64_t column_bytes = 4, alone_bytes = 0;
   int64_t scratch_bytes_per_chunk = 0;
-  int64_t scratch_bytes_per_token = 0;  // and chunk
-
-  // What multiplies so many tokens with a matrix: it follows from what is to be computed, not from
-  // how it is cut into calls.
-  Product product_of(Numbers numbers, int64_t tokens) const {
-    const Product many[] = {of_float32, of_bfloat16, of_between};
-    const Product found = tokens > FEW_TOKENS ? many[static_cast<int>(numbers)] : nullptr;
-    return found == nullptr ? product : found;
-  }
 };
 
 struct Tier {
   Kernel kernels[static_cast<int>(Format::count)];  // by format
-  // Those that round activations, for such as came as bfloat16; without a product where there is none.
+  // Without a product where there is none: those that round activations, for such as came as
+  // bfloat16, and those for more than FEW_TOKENS tokens of such numbers.
   Kernel rounding[static_cast<int>(Format::count)];
+  Kernel prompts[static_cast<int>(Numbers::count)][static_cast<int>(Format::count)];
   void (*glu)(int activation, const float *gate, const float *up, float *out, int64_t count);
   uint64_t (*read)(const uint8_t *bytes, int64_t count);
   AttentionKernel attention;
+
+  // What multiplies so many tokens with a matrix: it follows from what is to be computed, not from
+  // how it is cut into calls.
+  const Kernel &kernel_for(Format format, Numbers numbers, int64_t tokens) const {
+    const int at = static_cast<int>(format);
+    const Kernel &many = prompts[static_cast<int>(numbers)][at], &rounds = rounding[at];
+    if (tokens > FEW_TOKENS && many.product != nullptr) return many;
+    if (numbers == Numbers::bfloat16 && rounds.product != nullptr) return rounds;
+    return kernels[at];
+  }
 };
 
 const Tier *portable_tier();

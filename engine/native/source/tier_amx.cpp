@@ -20,9 +20,10 @@ namespace headrace {
 
 namespace amx {
 
-constexpr int TILE_ROWS = 16;     // rows of a tile, and float32 numbers of its rows
+constexpr int TILE_ROWS = TILE_TOKENS;     // rows of a tile, and float32 numbers of its rows
 constexpr int TILE_COLUMNS = 32;  // bfloat16 numbers of its rows
-constexpr int TILE_BYTES = 1024;   // bytes
+constexpr int TILE_BYTES = 1024;
+constexpr int LINE = 64;  // bytes of a tile's row
 constexpr int AT_ONCE = 2 * TILE_ROWS;  // tokens and rows that meet at once
 
 HR_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -33,7 +34,8 @@ HR_INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 struct alignas(64) Shapes {
   uint8_t palette = 1, start = 0, reserved[14] = {};
   uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {TILE_ROWS, TILE_ROWS, TILE_ROWS, TILE_ROWS, TILE_ROWS, TILE_ROWS, TILE_ROWS, TILE_ROWS};
+  uint8_t rows[16] = {TILE_ROWS, TILE_ROWS, TILE_ROWS, TILE_ROWS,
+                      TILE_ROWS, TILE_ROWS, TILE_ROWS, TILE_ROWS};
 };
 constexpr Shapes shapes;
 
@@ -42,8 +44,8 @@ HR_INLINE void begin() { __asm__ volatile("ldtilecfg %0" ::"m"(shapes)); }
 // Tiles in use would be saved whenever the thread leaves its core.
 HR_INLINE void end() { __asm__ volatile("tilerelease"); }
 template <int tile>
-HR_INLINE void load(const uint8_t *from) {
-  __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(int64_t{64}), "i"(tile)
+HR_INLINE void load(const uint8_t *from, int64_t distance = LINE) {
+  __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(distance), "i"(tile)
                    : "memory");
 }
 template <int tile>
@@ -69,28 +71,59 @@ HR_INLINE F32 rest(F32 v, F32 part) {
   return _mm512_maskz_sub_ps(static_cast<__mmask16>(~none), v, part);
 }
 
-// A row of a tile, and the same row of the tiles behind it with the further parts.
-template <int parts>
-HR_INLINE void narrow(F32 a, F32 b, uint8_t *row) {
+// A row of a tile, and the further parts of its numbers, so many bytes apart.
+template <int parts, int distance>
+HR_INLINE void narrow(F32 a, F32 b, uint8_t *row, __mmask32 which = ~__mmask32{0}) {
   const __m512i first = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b, a));
-  _mm512_store_si512(row, first);
+  _mm512_mask_storeu_epi16(row, which, first);
   if constexpr (parts > 1) {
     a = rest(a, widened(_mm512_castsi512_si256(first)));
     b = rest(b, widened(_mm512_extracti64x4_epi64(first, 1)));
-    narrow<parts - 1>(a, b, row + TILE_BYTES);
+    narrow<parts - 1, distance>(a, b, row + distance, which);
   }
 }
 
-// Tiles of sixteen tokens, one after the other: block by block, part by part.
-template <int parts>
-void narrow_tokens(const float *const *x, int64_t tokens, int64_t blocks, uint8_t *tiles) {
-  for (int64_t t = 0; t < tokens; ++t) {
-    uint8_t *row = tiles + t / TILE_ROWS * blocks * parts * TILE_BYTES + t % TILE_ROWS * 64;
-    const float *from = x[t];
-    for (int64_t b = 0; b < blocks; ++b, from += TILE_COLUMNS, row += parts * TILE_BYTES)
-      narrow<parts>(load_f32(from), load_f32(from + W), row);
+// --- activations ---------------------------------------------------------------------------------
+
+// Which column of a chunk lies at each place.
+template <class F>
+struct Columns {
+  alignas(64) int32_t at[F::chunk] = {};
+  constexpr Columns() {
+    for (int i = 0; i < F::chunk; ++i) at[F::place(i)] = i;
+  }
+};
+
+// Columns first .. first + count of a chunk, for each of its blocks one line a part.
+template <class F, int parts>
+HR_INLINE void split_chunk(const float *values, int first, int count, uint8_t *lines) {
+  static constexpr Columns<F> columns;
+  const __m512i from = _mm512_set1_epi32(first), all = _mm512_set1_epi32(count);
+  const auto take = [&](int place, __mmask16 &which) {
+    const __m512i at = _mm512_sub_epi32(_mm512_load_si512(columns.at + place), from);
+    which = _mm512_cmplt_epu32_mask(at, all);
+    return _mm512_mask_i32gather_ps(zero(), which, at, values, 4);
+  };
+  for (int place = 0; place < F::chunk; place += TILE_COLUMNS, lines += parts * LINE) {
+    __mmask16 low, high;
+    const F32 a = take(place, low), b = take(place + W, high);
+    narrow<parts, LINE>(a, b, lines, low | static_cast<__mmask32>(high) << W);
   }
 }
+
+template <class F, int parts>
+void split(const float *values, int64_t first, int64_t count, float *row, int64_t) {
+  constexpr int64_t bytes = F::chunk / TILE_COLUMNS * parts * LINE;
+  uint8_t *const lines = reinterpret_cast<uint8_t *>(row);
+  for (int64_t i = first, end = first + count; i < end;) {
+    const int within = static_cast<int>(i % F::chunk);
+    const int many = static_cast<int>(least(F::chunk - within, end - i));
+    split_chunk<F, parts>(values + (i - first), within, many, lines + i / F::chunk * bytes);
+    i += many;
+  }
+}
+
+// --- weights -------------------------------------------------------------------------------------
 
 // Sixteen rows of sixteen pairs become sixteen pairs of sixteen rows.
 HR_INLINE void turn(const uint8_t *from, uint8_t *to) {
@@ -149,7 +182,7 @@ void decode_tiles(const Matrix &m, int64_t first, int64_t count, int64_t stride,
       else
         decode_chunk<F, false>(row[r], c, valid, w);
       for (int p = 0; p < F::parts; p += 2)
-        narrow<parts>(w[p], w[p + 1], rows + p / 2 * parts * TILE_BYTES + r * 64);
+        narrow<parts, TILE_BYTES>(w[p], w[p + 1], rows + p / 2 * parts * TILE_BYTES + r * LINE);
     }
     for (int i = 0; i < tiles_of_chunk; ++i, tiles += stride) turn(rows + i * TILE_BYTES, tiles);
   }
@@ -157,23 +190,23 @@ void decode_tiles(const Matrix &m, int64_t first, int64_t count, int64_t stride,
 
 // --- products ------------------------------------------------------------------------------------
 
-// I tiles of tokens, `distance` bytes apart, times two of rows, which take turns in `weights`. The
-// sums of tile i of tokens and j of rows are sums[2 * i + j].
+// I tiles of tokens, whose rows are `distance` bytes apart, times two of rows, which take turns in
+// `weights`. The sums of tile i of tokens and j of rows are sums[2 * i + j].
 template <int I, int weight_parts, int parts>
 HR_INLINE void multiply(const uint8_t *tokens, int64_t distance, const uint8_t *weights,
                         int64_t blocks, float (*sums)[TILE_ROWS * TILE_ROWS]) {
   __asm__ volatile("tilezero %tmm0; tilezero %tmm1; tilezero %tmm2; tilezero %tmm3");
-  for (int64_t b = 0; b < blocks; ++b, tokens += parts * TILE_BYTES) {
+  for (int64_t b = 0; b < blocks; ++b, tokens += parts * LINE) {
     for (int w = 0; w < weight_parts; ++w, weights += 2 * TILE_BYTES) {
       load<6>(weights);
       load<7>(weights + TILE_BYTES);
       // Two later parts make nothing that float32 would hold.
       for (int p = 0; p < (parts == 1 ? 1 : parts - w); ++p) {
-        load<4>(tokens + p * TILE_BYTES);
+        load<4>(tokens + p * LINE, distance);
         add_product<0, 4, 6>();
         add_product<1, 4, 7>();
         if constexpr (I == 2) {
-          load<5>(tokens + distance + p * TILE_BYTES);
+          load<5>(tokens + TILE_ROWS * distance + p * LINE, distance);
           add_product<2, 5, 6>();
           add_product<3, 5, 7>();
         }
@@ -193,10 +226,8 @@ void product(const Matrix &m, int64_t first, int64_t count, const float *const *
              float *const *out, void *scratch) {
   alignas(64) float sums[4][TILE_ROWS * TILE_ROWS];
   const int64_t blocks = (m.columns + F::chunk - 1) / F::chunk * (F::chunk / TILE_COLUMNS);
-  const int64_t distance = blocks * parts * TILE_BYTES;  // from sixteen tokens to the next
+  const int64_t distance = tokens > 1 ? (x[1] - x[0]) * 4 : 0;
   uint8_t *weights = static_cast<uint8_t *>(scratch);
-  uint8_t *narrowed = weights + blocks * weight_parts * 2 * TILE_BYTES;
-  narrow_tokens<parts>(x, tokens, blocks, narrowed);
   F32 global = broadcast(1.0f);
   if constexpr (F::global) global = broadcast(F::row(m, first).global);
   begin();
@@ -205,7 +236,7 @@ void product(const Matrix &m, int64_t first, int64_t count, const float *const *
     decode_tiles<F, weight_parts>(m, first + row, left, 2 * TILE_BYTES, weights);
     decode_tiles<F, weight_parts>(m, first + row + second, left - second, 2 * TILE_BYTES, weights + TILE_BYTES);
     for (int64_t t = 0; t < tokens; t += AT_ONCE) {
-      const uint8_t *at = narrowed + t / TILE_ROWS * distance;
+      const uint8_t *at = reinterpret_cast<const uint8_t *>(x[t]);
       if (tokens - t > TILE_ROWS)
         multiply<2, weight_parts, parts>(at, distance, weights, blocks, sums);
       else
@@ -221,17 +252,26 @@ void product(const Matrix &m, int64_t first, int64_t count, const float *const *
   end();
 }
 
+template <class F, int weight_parts, int parts>
+Kernel tiled() {
+  Kernel k = kernel<F>();
+  k.product = product<F, weight_parts, parts>;
+  k.split = split<F, parts>;
+  k.tiles = true;
+  k.column_bytes = parts * 2;
+  k.scratch_bytes_per_chunk = F::chunk / TILE_COLUMNS * weight_parts * 2 * TILE_BYTES;
+  return k;
+}
+
 template <class F, int weight_parts>
-void add(Kernel &kernel) {
-  kernel.of_bfloat16 = product<F, weight_parts, 1>;
-  kernel.of_between = product<F, weight_parts, 3>;
+void add(Tier &tier, Format format) {
+  const auto kernel = [&](Numbers numbers) -> Kernel & {
+    return tier.prompts[static_cast<int>(numbers)][static_cast<int>(format)];
+  };
+  kernel(Numbers::bfloat16) = tiled<F, weight_parts, 1>();
+  kernel(Numbers::between) = tiled<F, weight_parts, 3>();
   // Three parts are all of a float32 number; weights in two would be less than its precision.
-  if constexpr (weight_parts == 1) kernel.of_float32 = kernel.of_between;
-  const int64_t weights = F::chunk / TILE_COLUMNS * weight_parts * 2 * TILE_BYTES;
-  kernel.scratch_bytes_per_token = F::chunk * 3 * 2;
-  // With as many more tokens as the last of their tiles may have.
-  const int64_t fixed = weights + (TILE_ROWS - 1) * kernel.scratch_bytes_per_token;
-  if (kernel.scratch_bytes_per_chunk < fixed) kernel.scratch_bytes_per_chunk = fixed;
+  if constexpr (weight_parts == 1) kernel(Numbers::float32) = kernel(Numbers::between);
 }
 
 }  // namespace amx
@@ -239,18 +279,15 @@ void add(Kernel &kernel) {
 const Tier *amx_tier() {
   static const Tier tier = [] {
     Tier t = *avx512_tier();
-    const auto kernel = [&t](Format format) -> Kernel & {
-      return t.kernels[static_cast<int>(format)];
-    };
-    amx::add<amx::BFloat16, 1>(kernel(Format::bfloat16));
-    amx::add<amx::Nvfp4, 1>(kernel(Format::nvfp4));
-    amx::add<amx::Mxfp4, 1>(kernel(Format::mxfp4));
-    amx::add<amx::Float16, 2>(kernel(Format::float16));
-    amx::add<amx::Q8_0, 2>(kernel(Format::q8_0));
-    amx::add<amx::Q4_0, 2>(kernel(Format::q4_0));
-    amx::add<amx::Q4_1, 2>(kernel(Format::q4_1));
-    amx::add<amx::Q4_K, 2>(kernel(Format::q4_k));
-    amx::add<amx::Q6_K, 2>(kernel(Format::q6_k));
+    amx::add<amx::BFloat16, 1>(t, Format::bfloat16);
+    amx::add<amx::Nvfp4, 1>(t, Format::nvfp4);
+    amx::add<amx::Mxfp4, 1>(t, Format::mxfp4);
+    amx::add<amx::Float16, 2>(t, Format::float16);
+    amx::add<amx::Q8_0, 2>(t, Format::q8_0);
+    amx::add<amx::Q4_0, 2>(t, Format::q4_0);
+    amx::add<amx::Q4_1, 2>(t, Format::q4_1);
+    amx::add<amx::Q4_K, 2>(t, Format::q4_k);
+    amx::add<amx::Q6_K, 2>(t, Format::q6_k);
     return t;
   }();
   return &tier;

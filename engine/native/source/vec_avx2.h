@@ -53,6 +53,7 @@ HR_INLINE uint64_t reduce_u32(U32 v) {
 }
 
 HR_INLINE float reduce(F32 v) { return reduce_eight(v); }
+HR_INLINE float greatest(F32 v) { return greatest_of_eight(v); }
 
 template <bool full>
 HR_INLINE F32 load_floats(const uint8_t *p, int count) {

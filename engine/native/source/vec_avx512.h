@@ -41,6 +41,9 @@ HR_INLINE uint64_t reduce_u32(U32 v) {
 HR_INLINE float reduce(F32 v) {
   return reduce_eight(_mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)));
 }
+HR_INLINE float greatest(F32 v) {
+  return greatest_of_eight(_mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)));
+}
 
 // The first `bytes` of a vector, zeros behind; none, if `bytes` is negative.
 HR_INLINE uint64_t first_bits(int bytes) {

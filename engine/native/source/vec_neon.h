@@ -43,6 +43,7 @@ HR_INLINE F32 times_power_of_two(F32 v, F32 n) {
   return mul(v, vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(rest, bias), 23)));
 }
 
+HR_INLINE float greatest(F32 v) { return vmaxvq_f32(v); }
 HR_INLINE float reduce(F32 v) {
   const float32x2_t s = vadd_f32(vget_low_f32(v), vget_high_f32(v));
   return vget_lane_f32(vpadd_f32(s, s), 0);

@@ -80,6 +80,11 @@ HR_INLINE uint64_t reduce_u32(U32 a) {
   HR_LANES sum += a.v[i];
   return sum;
 }
+HR_INLINE float greatest(F32 a) {
+  float most = a.v[0];
+  for (int i = 1; i < W; ++i) most = most > a.v[i] ? most : a.v[i];
+  return most;
+}
 HR_INLINE float reduce(F32 a) {
   float s[4];
   for (int i = 0; i < 4; ++i) s[i] = a.v[i] + a.v[i + 4];

@@ -16,6 +16,13 @@ HR_INLINE float reduce_eight(__m256 v) {
   return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
+// As max, where a number is none.
+HR_INLINE float greatest_of_eight(__m256 v) {
+  __m128 s = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+}
+
 HR_INLINE float half(const uint8_t *p) {
   uint16_t bits;
   std::memcpy(&bits, p, 2);
