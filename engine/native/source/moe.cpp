@@ -1,7 +1,11 @@
 // One layer step of routed experts, in three phases: arrange the activations, gate and up with
 // their activation, down. Every expert's weights are read once for all tokens routed to it.
+//
+// The tasks of a step of few tokens are backed up: threads that are late may read a step's memory
+// and its bank when the step is over, and nothing else that the caller owns.
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "engine.h"
@@ -20,20 +24,49 @@ struct Group {
   int64_t tokens() const { return end - begin; }
 };
 
+struct Tile {
+  const Group &group;
+  int64_t row, count;
+};
+
 struct Step {
   Engine &engine;
-  const headrace_expert_layout &layout;
+  const Tier &tier;
+  const headrace_expert_layout layout;
   const uint8_t *bank;
   const void *x;
   int32_t x_type;
   int64_t tokens, width;
   int32_t activation;
   float *rows;
-  const Arrangement &gate_up, &down;
+  const bool backed_up;
+  Buffer &activations, &inner;
+  const Arrangement gate_up, down;
   std::vector<int64_t> routes;  // token * width + route, grouped by slot
   std::vector<Group> groups;
   int64_t tile, inner_tiles, hidden_tiles, scratch_bytes;
+
+  // Of a thread, behind what kernels need: [TOKEN_BLOCK][tile] twice.
+  float *results(int thread) const {
+    return engine.scratch[static_cast<size_t>(thread)].floats() + scratch_bytes / 4;
+  }
+  float *inner_row(int64_t place) const { return inner.floats() + place * down.size; }
+  float *row(int64_t place) const {
+    return rows + routes[static_cast<size_t>(place)] * layout.hidden;
+  }
 };
+
+// What a task of gate and up, or of down, computes.
+Tile inner_tile(const Step &s, int64_t task) {
+  const int64_t row = task % s.inner_tiles * s.tile;
+  return {s.groups[static_cast<size_t>(task / s.inner_tiles)], row,
+          std::min(s.tile, s.layout.intermediate - row)};
+}
+Tile hidden_tile(const Step &s, int64_t task) {
+  const int64_t row = task % s.hidden_tiles * s.tile;
+  return {s.groups[static_cast<size_t>(task / s.hidden_tiles)], row,
+          std::min(s.tile, s.layout.hidden - row)};
+}
 
 const uint8_t *at(const uint8_t *blob, int64_t offset) {
   return offset < 0 ? nullptr : blob + offset;
@@ -89,14 +122,11 @@ bool read_expert(const headrace_expert_layout &l, const uint8_t *blob, Expert &e
 }
 
 void gate_and_up(const Step &s, int64_t task, int thread) {
-  const Group &group = s.groups[static_cast<size_t>(task / s.inner_tiles)];
-  const int64_t row = task % s.inner_tiles * s.tile;
-  const int64_t count = std::min(s.tile, s.layout.intermediate - row);
+  const auto [group, row, count] = inner_tile(s, task);
   Expert e;
   read_expert(s.layout, s.bank + group.slot * s.layout.stride, e);
   float *scratch = s.engine.scratch[static_cast<size_t>(thread)].floats();
-  float *gate = scratch + s.scratch_bytes / 4;
-  float *up = gate + TOKEN_BLOCK * s.tile;
+  float *gate = s.results(thread), *up = gate + TOKEN_BLOCK * s.tile;
   const float *x[TOKEN_BLOCK];
   float *gates[TOKEN_BLOCK], *ups[TOKEN_BLOCK];
   const Product product = s.gate_up.kernel->product_of(numbers_of(s.x_type), group.tokens());
@@ -104,7 +134,7 @@ void gate_and_up(const Step &s, int64_t task, int thread) {
     const int64_t tokens = std::min(TOKEN_BLOCK, group.end - begin);
     for (int64_t t = 0; t < tokens; ++t) {
       const int64_t token = s.routes[static_cast<size_t>(begin + t)] / s.width;
-      x[t] = s.engine.activations.floats() + token * s.gate_up.size;
+      x[t] = s.activations.floats() + token * s.gate_up.size;
       gates[t] = gate + t * s.tile;
       ups[t] = up + t * s.tile;
     }
@@ -113,17 +143,14 @@ void gate_and_up(const Step &s, int64_t task, int thread) {
     for (int64_t t = 0; t < tokens; ++t) {
       e.gate_up_bias.add(row, count, gates[t]);
       e.gate_up_bias.add(s.layout.intermediate + row, count, ups[t]);
-      s.engine.tier->glu(s.activation, gates[t], ups[t], gates[t], count);
-      float *inner = s.engine.inner.floats() + (begin + t) * s.down.size;
-      s.down.put(gates[t], row, count, inner);
+      s.tier.glu(s.activation, gates[t], ups[t], gates[t], count);
+      if (!s.backed_up) s.down.put(gates[t], row, count, s.inner_row(begin + t));
     }
   }
 }
 
 void down(const Step &s, int64_t task, int thread) {
-  const Group &group = s.groups[static_cast<size_t>(task / s.hidden_tiles)];
-  const int64_t row = task % s.hidden_tiles * s.tile;
-  const int64_t count = std::min(s.tile, s.layout.hidden - row);
+  const auto [group, row, count] = hidden_tile(s, task);
   Expert e;
   read_expert(s.layout, s.bank + group.slot * s.layout.stride, e);
   const float *x[TOKEN_BLOCK];
@@ -132,8 +159,8 @@ void down(const Step &s, int64_t task, int thread) {
   for (int64_t begin = group.begin; begin < group.end; begin += TOKEN_BLOCK) {
     const int64_t tokens = std::min(TOKEN_BLOCK, group.end - begin);
     for (int64_t t = 0; t < tokens; ++t) {
-      x[t] = s.engine.inner.floats() + (begin + t) * s.down.size;
-      out[t] = s.rows + s.routes[static_cast<size_t>(begin + t)] * s.layout.hidden + row;
+      x[t] = s.inner_row(begin + t);
+      out[t] = s.backed_up ? s.results(thread) + t * s.tile : s.row(begin + t) + row;
     }
     product(e.down, row, count, x, tokens, out,
             s.engine.scratch[static_cast<size_t>(thread)].floats());
@@ -141,13 +168,30 @@ void down(const Step &s, int64_t task, int thread) {
   }
 }
 
-void work(void *context, int phase, int64_t task, int thread) {
-  const Step &s = *static_cast<const Step *>(context);
-  if (phase == 1) return gate_and_up(s, task, thread);
-  if (phase == 2) return down(s, task, thread);
+void arrange(const Step &s, int64_t task) {
   const int64_t first = task * ARRANGED_AT_ONCE;
   s.gate_up.arrange(s.x, s.x_type, first, std::min(s.tokens, first + ARRANGED_AT_ONCE),
-                    s.engine.activations.floats());
+                    s.activations.floats());
+}
+
+void work(void *context, int phase, int64_t task, int thread) {
+  const Step &s = *static_cast<const Step *>(context);
+  if (phase == 0) return arrange(s, task);
+  if (phase == 1) return gate_and_up(s, task, thread);
+  down(s, task, thread);
+}
+
+// Few tokens are one block.
+void commit(void *context, int phase, int64_t task, int thread) {
+  const Step &s = *static_cast<const Step *>(context);
+  const auto [group, row, count] = phase == 1 ? inner_tile(s, task) : hidden_tile(s, task);
+  for (int64_t t = 0; t < group.tokens(); ++t) {
+    const float *result = s.results(thread) + t * s.tile;
+    if (phase == 1)
+      s.down.put(result, row, count, s.inner_row(group.begin + t));
+    else
+      std::copy_n(result, count, s.row(group.begin + t) + row);
+  }
 }
 
 // Groups routes by slot. False if a slot is beyond the bank.
@@ -169,39 +213,62 @@ bool plan(Step &s, const int64_t *slots, int64_t blobs) {
 
 }  // namespace
 
+// A step that threads may be in after its end, and memory for it.
+struct KeptStep {
+  uint64_t region = 0;
+  Buffer activations, inner;
+  std::optional<Step> step;
+};
+
+namespace {
+
+KeptStep &free_step(Engine &engine) {
+  for (const std::shared_ptr<KeptStep> &kept : engine.steps)
+    if (!engine.pool.attended(kept->region)) return *kept;
+  return *engine.steps.emplace_back(std::make_shared<KeptStep>());
+}
+
+}  // namespace
+
 int32_t moe_rows(Engine &engine, const headrace_expert_layout &layout, const uint8_t *bank,
                  int64_t blobs, const void *x, int32_t x_type, int64_t tokens, int64_t routes,
                  const int64_t *slots, int32_t activation, float *rows) {
   Expert probe;
   if (!read_expert(layout, bank, probe) || activation < 0 || activation > HEADRACE_CLAMPED_SWIGLU)
     return HEADRACE_BAD_ARGUMENT;
-  const Arrangement gate_up(*engine.tier, probe.gate.format, layout.hidden, x_type);
-  const Arrangement down(*engine.tier, probe.down.format, layout.intermediate,
-                         HEADRACE_X_FLOAT32);
-  const int64_t tile = tokens > FEW_TOKENS ? PROMPT_TILE : TILE;
+  const int32_t done = engine.pool.attended() ? HEADRACE_LATE : HEADRACE_OK;
+  KeptStep &kept = free_step(engine);
+  // A prompt takes much longer than a thread can be late, and much memory.
+  const bool backed_up = tokens <= FEW_TOKENS;
+  const int64_t tile = backed_up ? TILE : PROMPT_TILE;
+  Step &s = kept.step.emplace(
+      Step{engine, *engine.tier, layout, bank, x, x_type, tokens, routes, activation, rows, backed_up,
+           backed_up ? kept.activations : engine.activations, backed_up ? kept.inner : engine.inner,
+           {*engine.tier, probe.gate.format, layout.hidden, x_type},
+           {*engine.tier, probe.down.format, layout.intermediate, HEADRACE_X_FLOAT32},
+           {}, {}, tile, divide_up(layout.intermediate, tile), divide_up(layout.hidden, tile), 0});
   const int64_t at_once = std::min(tokens * routes, TOKEN_BLOCK);
-  Step s{engine, layout, bank, x, x_type, tokens, routes, activation, rows, gate_up, down,
-         {}, {}, tile, divide_up(layout.intermediate, tile), divide_up(layout.hidden, tile),
-         std::max(gate_up.scratch_bytes(at_once), down.scratch_bytes(at_once))};
+  s.scratch_bytes = std::max(s.gate_up.scratch_bytes(at_once), s.down.scratch_bytes(at_once));
   if (!plan(s, slots, blobs)) return HEADRACE_BAD_SLOT;
-  if (s.routes.empty()) return HEADRACE_OK;
+  if (s.routes.empty()) return done;
 
   const int64_t all = static_cast<int64_t>(s.routes.size());
-  if (!engine.activations.reserve(tokens * gate_up.size * 4) ||
-      !engine.inner.reserve(all * down.size * 4) ||
+  if (!s.activations.reserve(tokens * s.gate_up.size * 4) ||
+      !s.inner.reserve(all * s.down.size * 4) ||
       !engine.reserve_scratch(s.scratch_bytes + 2 * TOKEN_BLOCK * tile * 4))
     return HEADRACE_OUT_OF_MEMORY;
-  for (int64_t i = 0; i < all; ++i) down.pad(engine.inner.floats() + i * down.size);
+  for (int64_t i = 0; i < all; ++i) s.down.pad(s.inner_row(i));
 
   const int64_t groups = static_cast<int64_t>(s.groups.size());
   const int threads = threads_for(engine, all * layout.hidden * layout.intermediate * 3);
-  engine.pool.run({3,
-                   {divide_up(tokens, ARRANGED_AT_ONCE), groups * s.inner_tiles,
-                    groups * s.hidden_tiles},
-                   work,
-                   &s},
-                  threads);
-  return HEADRACE_OK;
+  int64_t arrangements = divide_up(tokens, ARRANGED_AT_ONCE);
+  // Late threads must not read what the caller may free.
+  for (; backed_up && arrangements > 0; --arrangements) arrange(s, arrangements - 1);
+  kept.region = engine.pool.run(
+      {3, {arrangements, groups * s.inner_tiles, groups * s.hidden_tiles}, work, &s,
+       backed_up ? commit : nullptr},
+      threads);
+  return done;
 }
 
 }  // namespace headrace
