@@ -10,6 +10,7 @@ from torch import Tensor
 from engine.experts.residency import Move
 from engine.memory.arena import Arena, HostArena, TorchArena
 from engine.memory.device import Device
+from engine.native.library import library
 
 
 class SlotPool:
@@ -21,6 +22,7 @@ class SlotPool:
 
     def __init__(self, device: Device, stride: int, slots: int, most: int) -> None:
         self.stride = stride
+        self._in_host_memory = device.in_host_memory
         self._arena: Arena
         if device.in_host_memory:
             self._arena = HostArena(most * stride)
@@ -39,9 +41,11 @@ class SlotPool:
 
     def fill(self, slot: int, blob: Tensor) -> None:
         """Copy a blob, uint8 [stride] in host memory, into a slot."""
+        self._settle()
         self.bank[slot].copy_(blob)
 
     def move(self, moves: Iterable[Move]) -> None:
+        self._settle()
         for move in moves:
             self.bank[move.target].copy_(self.bank[move.source])
 
@@ -51,6 +55,12 @@ class SlotPool:
             raise ValueError(f"a pool cannot have {slots} slots")
         self._set(slots)
 
+    def _settle(self) -> None:
+        """Wait for threads that may still read slots for a step that is over."""
+        if self._in_host_memory and (native := library()) is not None:
+            native.settle()
+
     def _set(self, slots: int) -> None:
+        self._settle()
         self._arena.resize(slots * self.stride)
         self.bank = self._arena.view(0, (slots, self.stride), torch.uint8)
