@@ -74,6 +74,20 @@ def test_rows_beside_load_are_those_of_one_thread(
     native.settle()
 
 
+@pytest.mark.usefixtures("any_threads")
+def test_more_rows_of_one_expert_than_are_computed_at_once(native: Library) -> None:
+    """Few tokens, each routed to it many times."""
+    bank, spec = stored("nvfp4")
+    x = torch.randn(16, HIDDEN)
+    rows = torch.empty(2, 16, 12, HIDDEN)
+    for threads, out in zip((1, 3), rows, strict=True):
+        torch.set_num_threads(threads)
+        moe_expert_rows(bank, spec, x, torch.full((16, 12), 2), out)
+    native.settle()
+    assert torch.equal(rows[0], rows[1])
+    assert torch.equal(rows[0], rows[0][:, :1].expand(-1, 12, -1))
+
+
 def test_a_bank_is_kept_until_no_thread_can_read_it(native: Library) -> None:
     bank, spec = stored("nvfp4")
     step(bank, spec, 1)

@@ -39,18 +39,18 @@ struct Step {
   int64_t tokens, width;
   int32_t activation;
   float *rows;
-  const bool backed_up;
-  Buffer &activations, &inner;
   const Arrangement gate_up, down;
-  std::vector<int64_t> routes;  // token * width + route, grouped by slot
-  std::vector<Group> groups;
-  int64_t tile, inner_tiles, hidden_tiles, scratch_bytes;
+  const int64_t tile, inner_tiles, hidden_tiles, scratch_bytes;
+  std::vector<int64_t> routes = {};  // token * width + route, grouped by slot
+  std::vector<Group> groups = {};
+  bool backed_up = false;
+  float *activations = nullptr, *inner = nullptr;
 
   // Of a thread, behind what kernels need: [TOKEN_BLOCK][tile] twice.
   float *results(int thread) const {
     return engine.scratch[static_cast<size_t>(thread)].floats() + scratch_bytes / 4;
   }
-  float *inner_row(int64_t place) const { return inner.floats() + place * down.size; }
+  float *inner_row(int64_t place) const { return inner + place * down.size; }
   float *row(int64_t place) const {
     return rows + routes[static_cast<size_t>(place)] * layout.hidden;
   }
@@ -134,7 +134,7 @@ void gate_and_up(const Step &s, int64_t task, int thread) {
     const int64_t tokens = std::min(TOKEN_BLOCK, group.end - begin);
     for (int64_t t = 0; t < tokens; ++t) {
       const int64_t token = s.routes[static_cast<size_t>(begin + t)] / s.width;
-      x[t] = s.activations.floats() + token * s.gate_up.size;
+      x[t] = s.activations + token * s.gate_up.size;
       gates[t] = gate + t * s.tile;
       ups[t] = up + t * s.tile;
     }
@@ -171,7 +171,7 @@ void down(const Step &s, int64_t task, int thread) {
 void arrange(const Step &s, int64_t task) {
   const int64_t first = task * ARRANGED_AT_ONCE;
   s.gate_up.arrange(s.x, s.x_type, first, std::min(s.tokens, first + ARRANGED_AT_ONCE),
-                    s.activations.floats());
+                    s.activations);
 }
 
 void work(void *context, int phase, int64_t task, int thread) {
@@ -181,7 +181,7 @@ void work(void *context, int phase, int64_t task, int thread) {
   down(s, task, thread);
 }
 
-// Few tokens are one block.
+// Of one block of tokens.
 void commit(void *context, int phase, int64_t task, int thread) {
   const Step &s = *static_cast<const Step *>(context);
   const auto [group, row, count] = phase == 1 ? inner_tile(s, task) : hidden_tile(s, task);
@@ -237,36 +237,41 @@ int32_t moe_rows(Engine &engine, const headrace_expert_layout &layout, const uin
   if (!read_expert(layout, bank, probe) || activation < 0 || activation > HEADRACE_CLAMPED_SWIGLU)
     return HEADRACE_BAD_ARGUMENT;
   const int32_t done = engine.pool.attended() ? HEADRACE_LATE : HEADRACE_OK;
-  KeptStep &kept = free_step(engine);
-  // A prompt takes much longer than a thread can be late, and much memory.
-  const bool backed_up = tokens <= FEW_TOKENS;
-  const int64_t tile = backed_up ? TILE : PROMPT_TILE;
-  Step &s = kept.step.emplace(
-      Step{engine, *engine.tier, layout, bank, x, x_type, tokens, routes, activation, rows, backed_up,
-           backed_up ? kept.activations : engine.activations, backed_up ? kept.inner : engine.inner,
-           {*engine.tier, probe.gate.format, layout.hidden, x_type},
-           {*engine.tier, probe.down.format, layout.intermediate, HEADRACE_X_FLOAT32},
-           {}, {}, tile, divide_up(layout.intermediate, tile), divide_up(layout.hidden, tile), 0});
+  const Arrangement gate_up(*engine.tier, probe.gate.format, layout.hidden, x_type);
+  const Arrangement down(*engine.tier, probe.down.format, layout.intermediate,
+                         HEADRACE_X_FLOAT32);
+  const int64_t tile = tokens > FEW_TOKENS ? PROMPT_TILE : TILE;
   const int64_t at_once = std::min(tokens * routes, TOKEN_BLOCK);
-  s.scratch_bytes = std::max(s.gate_up.scratch_bytes(at_once), s.down.scratch_bytes(at_once));
+  KeptStep &kept = free_step(engine);
+  Step &s = kept.step.emplace(
+      Step{engine, *engine.tier, layout, bank, x, x_type, tokens, routes, activation, rows, gate_up,
+           down, tile, divide_up(layout.intermediate, tile), divide_up(layout.hidden, tile),
+           std::max(gate_up.scratch_bytes(at_once), down.scratch_bytes(at_once))});
   if (!plan(s, slots, blobs)) return HEADRACE_BAD_SLOT;
   if (s.routes.empty()) return done;
 
+  // A prompt takes much longer than a thread is late, and much memory.
+  s.backed_up = tokens <= FEW_TOKENS &&
+                std::all_of(s.groups.begin(), s.groups.end(),
+                            [](const Group &group) { return group.tokens() <= TOKEN_BLOCK; });
   const int64_t all = static_cast<int64_t>(s.routes.size());
-  if (!s.activations.reserve(tokens * s.gate_up.size * 4) ||
-      !s.inner.reserve(all * s.down.size * 4) ||
+  Buffer &activations = s.backed_up ? kept.activations : engine.activations;
+  Buffer &inner = s.backed_up ? kept.inner : engine.inner;
+  if (!activations.reserve(tokens * gate_up.size * 4) || !inner.reserve(all * down.size * 4) ||
       !engine.reserve_scratch(s.scratch_bytes + 2 * TOKEN_BLOCK * tile * 4))
     return HEADRACE_OUT_OF_MEMORY;
-  for (int64_t i = 0; i < all; ++i) s.down.pad(s.inner_row(i));
+  s.activations = activations.floats();
+  s.inner = inner.floats();
+  for (int64_t i = 0; i < all; ++i) down.pad(s.inner_row(i));
 
   const int64_t groups = static_cast<int64_t>(s.groups.size());
   const int threads = threads_for(engine, all * layout.hidden * layout.intermediate * 3);
   int64_t arrangements = divide_up(tokens, ARRANGED_AT_ONCE);
   // Late threads must not read what the caller may free.
-  for (; backed_up && arrangements > 0; --arrangements) arrange(s, arrangements - 1);
+  for (; s.backed_up && arrangements > 0; --arrangements) arrange(s, arrangements - 1);
   kept.region = engine.pool.run(
       {3, {arrangements, groups * s.inner_tiles, groups * s.hidden_tiles}, work, &s,
-       backed_up ? commit : nullptr},
+       s.backed_up ? commit : nullptr},
       threads);
   return done;
 }

@@ -37,7 +37,8 @@ int64_t next(std::atomic<uint64_t> &counter, uint64_t region, int64_t end) {
 
 // A region as one thread read it, perhaps torn if the thread is late. But the counters move on to a
 // region before its fields are written: who has read one of those finds the counters moved, and
-// takes nothing; who takes a task has read its region, and keeps it from ending.
+// takes nothing; who takes a task has read its region, and keeps it from ending or, where tasks are
+// backed up, its memory from being used anew.
 struct Pool::View {
   uint64_t number;
   Region region;

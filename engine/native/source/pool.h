@@ -114,8 +114,8 @@ class Pool {
 
   alignas(64) std::atomic<uint64_t> region_{0};
   Lone joined_;
-  Lone done_[MAX_PHASES];             // tasks of ranges that are done whole
-  std::vector<Range> ranges_;         // [threads][MAX_PHASES]
+  Lone done_[MAX_PHASES];               // tasks of ranges that are done whole
+  std::vector<Range> ranges_;           // [threads][MAX_PHASES]
   std::vector<Attendance> attendance_;  // [threads]
   std::vector<std::atomic<uint64_t>> won_[MAX_PHASES];
   Event begin_;     // a region began
