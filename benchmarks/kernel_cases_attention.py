@@ -22,7 +22,7 @@ from engine.context.kv import KvSlots
 from engine.kernels import attention, pointwise
 from engine.kernels.gpu import pointwise as gpu_pointwise
 from engine.kernels.gpu import router, sampling
-from engine.kernels.gpu.attention import AttentionTables, attend
+from engine.kernels.gpu.attention import attend, attention_tables
 from engine.kernels.gpu.attention_decode import decode_attention
 from engine.kernels.gpu.rotary import norm_rotate_and_store
 from engine.messages import Sampling
@@ -125,7 +125,7 @@ def prefill(device: torch.device, chunks: Sequence[tuple[int, int]]) -> Case:
     keys, values, sequences = paged(device, chunks)
     rows = sum(length for length, _ in chunks)
     q, gate = normal(device, rows, HEADS, 2 * DIM).chunk(2, dim=-1)
-    tables = AttentionTables.of(sequences, DIM)
+    tables = attention_tables(q, sequences, DIM)
 
     def run() -> Tensor:
         return attend(q, keys, values, tables, SCALE, gate)

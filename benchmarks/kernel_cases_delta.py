@@ -10,10 +10,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from engine.kernels.chunk_table import ChunkRun, ChunkTable, even_lengths
+from engine.kernels.delta_layer import DeltaParameters
 from engine.kernels.gated_delta import causal_conv, gated_delta
 from engine.kernels.gpu.delta_decode import delta_decode
 from engine.kernels.gpu.delta_prefill import delta_prefill
-from engine.kernels.gpu.delta_shapes import QWEN3_NEXT, DeltaParameters
+from engine.kernels.gpu.delta_shapes import QWEN3_NEXT
 from engine.kernels.pointwise import gated_rms_norm
 
 SHAPE = QWEN3_NEXT

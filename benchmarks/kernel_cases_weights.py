@@ -13,8 +13,9 @@ from engine.formats.weight import StoredWeight
 from engine.kernels.dequantise import dequantise
 from engine.kernels.gpu.linear_few import linear_few
 from engine.kernels.gpu.linear_many import linear_many
+from engine.kernels.gpu.moe_combine import combine
 from engine.kernels.gpu.moe_decode import moe_decode
-from engine.kernels.gpu.moe_prefill import combine, prefill_rows
+from engine.kernels.gpu.moe_prefill import prefill_rows
 from engine.kernels.moe import moe_combine, moe_expert_rows, part_view
 
 HIDDEN, INNER, EXPERTS, ROUTES = 2048, 512, 256, 8

@@ -137,6 +137,12 @@ class DeviceFault(HeadraceError):
     status = 502
 
 
+class DriverError(HeadraceError):
+    """The GPU's driver refused a call and goes on; the message has its own name for the reason."""
+
+    code = "driver_error"
+
+
 class StepPoisoned(DeviceFault):
     """A wait between device and CPU experts did not end: the step's result does not count, and the
     process cannot go on."""

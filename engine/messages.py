@@ -47,6 +47,19 @@ class Configure(Command, tag="configure", frozen=True):
     options: EngineOptions
 
 
+class ThinkingBudget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How much may be thought before an answer."""
+
+    tokens: int
+    """Most tokens within the tags; the closing one follows."""
+    closing: list[int]
+    """Ids of the closing tag."""
+    ends: list[str]
+    """What ends thinking wherever it stands in it: the closing tag, the begin of a call."""
+    opening: str = ""
+    """The tag with which the output begins where it thinks; empty: the prompt has opened it."""
+
+
 class Submit(Command, tag="submit", frozen=True):
     request: int
     tokens: list[int]
@@ -59,6 +72,8 @@ class Submit(Command, tag="submit", frozen=True):
     grammar: str = ""
     """What the output must be: JSON of a GrammarDocument; empty: anything. Only after
     UseVocabulary."""
+    thinking: ThinkingBudget | None = None
+    """None: without a limit. Only after UseVocabulary."""
 
 
 class GrammarSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -82,7 +97,8 @@ class GrammarDocument(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class UseVocabulary(Command, tag="use_vocabulary", frozen=True):
-    """What tokens stand for: once to each runtime, before its first request with a grammar."""
+    """What tokens stand for: once to each runtime, before its first request with a grammar or a
+    thinking budget."""
 
     tokens: list[bytes]
     """UTF-8 bytes by token id, possibly part of a character; b"" for ids that stand for nothing."""
@@ -267,6 +283,10 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     ram_total_bytes: int = 0
     ram_available_bytes: int = 0
     ram_expert_store_bytes: int = 0
+    ram_expert_pinned_bytes: int = 0
+    """Of the store, what the GPU reads by itself."""
+    ram_expert_locked_bytes: int = 0
+    """Of the rest of the store, what is never swapped out."""
     ram_dense_bytes: int = 0
     ram_kv_bytes: int = 0
     ram_snapshot_bytes: int = 0

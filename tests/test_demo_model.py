@@ -91,9 +91,9 @@ class Loads:
         self.counts = torch.zeros(len(spec.layers), spec.moe.experts)
         self._experts = experts
 
-    def __call__(self, layer: int, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+    def __call__(self, layer: int, x: Tensor, ids: Tensor, weights: Tensor, singles: int) -> Tensor:
         self.counts[layer] += torch.bincount(ids.flatten(), minlength=self.counts.shape[1])
-        return self._experts(layer, x, ids, weights)
+        return self._experts(layer, x, ids, weights, singles)
 
     def entropies(self) -> list[float]:
         """Of each layer's loads, as a share of even loads' entropy."""

@@ -22,7 +22,7 @@ from engine.chat.structured import Thinking
 from engine.chat.templates import ChatTemplate, Ending, TemplateSource, template_source
 from engine.chat.tokenizer import Tokenizer, end_tokens, load_tokenizer, special_map
 from engine.errors import ContextLengthExceeded, InvalidRequest
-from engine.messages import Sampling, UseVocabulary
+from engine.messages import Sampling, ThinkingBudget, UseVocabulary
 
 
 class PromptTooLong(ContextLengthExceeded):
@@ -122,6 +122,21 @@ class TextModel:
             return "opened"
         return (
             "possible" if self.thinks and not prompt.rstrip().endswith(END_OF_THINKING) else "none"
+        )
+
+    def thinking_budget(
+        self, prompt: ChatPrompt, tokens: int | None, *, tools: bool
+    ) -> ThinkingBudget | None:
+        """What closes an answer's thinking after so many tokens. None where none is asked, nothing
+        is thought, or thoughts stand in no tags: gpt-oss's are messages of their own."""
+        if tokens is None or prompt.thinking == "none" or self.family.name == harmony.NAME:
+            return None
+        calls = [self.speaking(tools=True).call_mark] if tools else []
+        return ThinkingBudget(
+            tokens=tokens,
+            closing=self.tokenizer.encode(END_OF_THINKING),
+            ends=[END_OF_THINKING, *calls],
+            opening=THINK if prompt.thinking == "possible" else "",
         )
 
     @property

@@ -47,6 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         _host,
         _run_host,
     )
+    add("link", "the rate at which experts reach the GPU, beside plain copies", _link, _run_link)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -186,3 +187,33 @@ def _run_host(options: argparse.Namespace) -> Result:
             operations=options.operations,
         )
     )
+
+
+def _link(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--model",
+        default="demo",
+        type=given,
+        help="whose experts' size is taken: folder in the hub's layout, GGUF file, or `demo`",
+    )
+    add(
+        "--blob-bytes",
+        type=whole(0),
+        default=0,
+        metavar="N",
+        help="of an expert; 0: as the model has them (%(default)s)",
+    )
+    add(
+        "--rounds",
+        type=whole(1),
+        default=15,
+        metavar="N",
+        help="the median of so many is shown (%(default)s)",
+    )
+
+
+def _run_link(options: argparse.Namespace) -> Result:
+    from engine.runtime.bench_link import measure_link
+
+    return measure_link(options.model, options.blob_bytes, options.rounds)

@@ -39,6 +39,7 @@ class KvPages:
         """In `arena`, which must be empty and large enough; without one, in an arena of its own."""
         attention = spec.attention
         self.page_tokens = page_tokens
+        self.head_dim = attention.head_dim
         self.dtype = dtype
         self.device = device or torch.device("cpu")
         self._layer_index = {layer: i for i, layer in enumerate(spec.attention_layers)}

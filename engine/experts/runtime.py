@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from engine.errors import OutOfMemory
 from engine.experts.residency import ABSENT, Residency
+from engine.experts.resident import AllResident
 from engine.experts.slots import SlotPool
 from engine.experts.store import (
     BytesProgress,
@@ -23,6 +25,7 @@ from engine.experts.store import (
 from engine.kernels.moe import moe_combine, moe_expert_rows, moe_experts
 from engine.memory.budget import slots_for_rate
 from engine.memory.device import Device
+from engine.memory.pinned import Pinned
 from engine.messages import LayerResidency
 from engine.messages import Residency as ResidencyReport
 
@@ -52,14 +55,22 @@ class _Pool:
     slots: SlotPool
     residency: Residency
     rows: dict[int, int]
+    blobs: int
+    """Experts of its layers."""
+
+    @property
+    def complete(self) -> bool:
+        """Every expert has a slot."""
+        return self.residency.used == self.blobs
 
 
 class ExpertRuntime:
     """What a MoE layer calls (ExpertsForward): `experts(layer, x, ids, weights)`.
 
     On `cpu` experts are computed in place in the store. On `sim` and `cuda` every routed expert is
-    read from a slot, filled from the store first where it is absent. What is resident changes the
-    time a call takes and not one bit of its result.
+    read from a slot, filled from the store first where it is absent. Once every expert has one, no
+    call waits for the device. What is resident changes the time a call takes and not one bit of its
+    result.
     """
 
     def __init__(self, store: ExpertStore, device: Device, slots: Sequence[int] = ()) -> None:
@@ -74,6 +85,7 @@ class ExpertRuntime:
         self._experts = max((plan.experts for plan in store.plans), default=0)
         self._pools: list[_Pool] = []
         self._pool_of: dict[int, _Pool] = {}
+        self._all_resident: AllResident | None = None
         if not device.has_slots:
             return
         groups = layers_by_stride(store.plans)
@@ -82,6 +94,7 @@ class ExpertRuntime:
                 SlotPool(device, need.stride, count, need.blobs),
                 Residency(len(group), self._experts, count),
                 {plan.layer: row for row, plan in enumerate(group)},
+                need.blobs,
             )
             self._pools.append(pool)
             self._pool_of.update(dict.fromkeys(pool.rows, pool))
@@ -101,22 +114,44 @@ class ExpertRuntime:
         """Read the experts of these layers (`plan_layers`) and make room for some on the device.
 
         `slots` are what the solver gave each pool; without them `cache_rate` says how many.
-        `file_range` and `lock` are ExpertStore.load's.
+        `file_range` and `lock` are ExpertStore.load's. For cuda the store is pinned, and slots are
+        filled where there is one for each expert.
         Raises InvalidRequest for a rate outside 0 < rate <= 1, and what ExpertStore.load raises.
         """
         if device.has_slots and not slots:
             slots = [slots_for_rate(cache_rate, need.blobs) for need in pool_needs(plans)]
-        store = ExpertStore.load(source, plans, progress, file_range=file_range, lock=lock)
-        return ExpertRuntime(store, device, slots)
+        pin = partial(Pinned, device=device.torch) if device.kind == "cuda" else None
+        store = ExpertStore.load(source, plans, progress, file_range=file_range, pin=pin, lock=lock)
+        runtime = ExpertRuntime(store, device, slots)
+        if device.kind == "cuda":
+            runtime.fill_all()
+        return runtime
 
-    def __call__(self, layer: int, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
-        """x [T, H], ids int64 [T, k], weights float32 [T, k] -> [T, H] in x's dtype.
+    def fill_all(self) -> None:
+        """Fill every slot, if there is one for each expert: nothing is missed from then on."""
+        if any(pool.slots.slots < pool.blobs for pool in self._pools):
+            return
+        for layer, pool in self._pool_of.items():
+            everyone = list(range(self.store.plan(layer).experts))
+            found = pool.residency.lookup(pool.rows[layer], everyone)
+            self._fill(pool, layer, everyone, found)
 
-        Raises ValueError for an id that is no expert, OutOfMemory if every slot is locked.
+    def __call__(
+        self, layer: int, x: Tensor, ids: Tensor, weights: Tensor, singles: int = 0
+    ) -> Tensor:
+        """x [T, H], ids int64 [T, k], weights float32 [T, k] -> [T, H] in x's dtype. The first
+        `singles` rows are sequences of one token.
+
+        Raises OutOfMemory if every slot is locked, and ValueError for an id that is no expert, but
+        not where every expert has a slot: ids are not read back there.
         """
         if ids.numel() == 0:
             return torch.zeros_like(x)
         plan = self.store.plan(layer)
+        resident = self._resident()
+        if resident is not None:
+            bank, slots = self._pool_of[layer].slots.bank, resident.slots_of(layer, ids)
+            return moe_experts(bank, plan.spec, x, slots, weights, singles)
         distinct = sorted(set(ids.reshape(-1).tolist()))
         if distinct[0] < 0 or distinct[-1] >= plan.experts:
             raise ValueError(f"ids {distinct[0]} to {distinct[-1]} are not all experts of {layer}")
@@ -125,11 +160,44 @@ class ExpertRuntime:
         if not self.device.has_slots:
             self._host_experts += len(distinct)
             self._host_bytes += len(distinct) * plan.spec.nbytes
-            return moe_experts(self.store.bank(layer), plan.spec, x, ids, weights)
-        return self._from_slots(plan, distinct, x, ids, weights)
+            return moe_experts(self.store.bank(layer), plan.spec, x, ids, weights, singles)
+        return self._from_slots(plan, distinct, x, ids, weights, singles)
+
+    def _resident(self) -> AllResident | None:
+        """The tables to use if every expert has a slot; none for a trace, which reads ids."""
+        complete = bool(self._pools) and all(pool.complete for pool in self._pools)
+        if not complete or self.on_routing is not None:
+            self._forget_resident()
+        elif self._all_resident is None:
+            slots = {
+                plan.layer: [
+                    pool.residency.slot_of(pool.rows[plan.layer], expert)
+                    for expert in range(plan.experts)
+                ]
+                for plan in self.store.plans
+                for pool in (self._pool_of[plan.layer],)
+            }
+            self._all_resident = AllResident(slots, self.device.torch)
+        return self._all_resident
+
+    def _forget_resident(self) -> None:
+        """Before anything moves: what was used becomes the residency's own knowledge."""
+        resident, self._all_resident = self._all_resident, None
+        if resident is None:
+            return
+        self._hits += resident.hits()
+        for layer, pool in self._pool_of.items():
+            for experts in resident.uses(layer):
+                pool.residency.lookup(pool.rows[layer], experts)
 
     def _from_slots(
-        self, plan: LayerPlan, experts: list[int], x: Tensor, ids: Tensor, weights: Tensor
+        self,
+        plan: LayerPlan,
+        experts: list[int],
+        x: Tensor,
+        ids: Tensor,
+        weights: Tensor,
+        singles: int,
     ) -> Tensor:
         """Resident experts first, with as many fills as find a slot; the rest in further groups.
 
@@ -149,7 +217,8 @@ class ExpertRuntime:
             # Rows of experts that are not in this group stay untouched: their slot is ABSENT.
             table = torch.full((self._experts,), ABSENT, dtype=torch.int64)
             table[torch.tensor(waiting)] = torch.tensor(slots)
-            moe_expert_rows(pool.slots.bank, plan.spec, x, table.to(ids.device)[ids], rows)
+            of_route = table.to(ids.device)[ids]
+            moe_expert_rows(pool.slots.bank, plan.spec, x, of_route, rows, singles)
             waiting = [e for e, slot in zip(waiting, slots, strict=True) if slot == ABSENT]
             if not waiting:
                 return moe_combine(rows, weights, x.dtype)
@@ -162,22 +231,24 @@ class ExpertRuntime:
 
     def _fill(self, pool: _Pool, layer: int, experts: list[int], found: list[int]) -> list[int]:
         """Slots of these experts, misses filled as far as slots go; ABSENT for the rest."""
-        bank = self.store.bank(layer)
         slots = list(found)
+        fills: list[tuple[int, int]] = []
         for index, (expert, slot) in enumerate(zip(experts, found, strict=True)):
             if slot != ABSENT:
                 continue
             slots[index] = pool.residency.fill(pool.rows[layer], expert)
             if slots[index] == ABSENT:
                 break
-            try:
-                pool.slots.fill(slots[index], bank[expert])
-            except BaseException:
-                # The engine may go on after a failed step: no slot may claim what it lacks.
+            fills.append((expert, slots[index]))
+        try:
+            pool.slots.fill(self.store.bank(layer), fills)
+        except BaseException:
+            # The engine may go on after a failed step: no slot may claim what it lacks.
+            for expert, _ in fills:
                 pool.residency.release(pool.rows[layer], expert)
-                raise
-            self._fills += 1
-            self._link_bytes += pool.slots.stride
+            raise
+        self._fills += len(fills)
+        self._link_bytes += len(fills) * pool.slots.stride
         return slots
 
     def begin_step(self) -> None:
@@ -186,6 +257,8 @@ class ExpertRuntime:
     def end_step(self) -> None:
         """A safe point begins: no kernel reads what a resize is about to move."""
         self._in_step = False
+        if self._all_resident is not None:
+            self._all_resident.end_step()
 
     def resize(self, slots: Sequence[int]) -> None:
         """Have these many slots in each pool, keeping the hot ones. Only between steps.
@@ -194,6 +267,7 @@ class ExpertRuntime:
         """
         if self._in_step:
             raise RuntimeError("slots are resized between steps only")
+        self._forget_resident()
         for pool, count in zip(self._pools, slots, strict=True):
             if count > pool.slots.slots:
                 pool.slots.resize(count)
@@ -226,13 +300,24 @@ class ExpertRuntime:
         return self.store.nbytes
 
     @property
+    def pinned_bytes(self) -> int:
+        """Of the store, what a GPU reads by itself."""
+        return self.store.pinned_bytes
+
+    @property
+    def locked_bytes(self) -> int:
+        """Of the rest of the store, what is never swapped out."""
+        return self.store.locked_bytes
+
+    @property
     def slot_bytes(self) -> int:
         """Memory of the device (emulated on `sim`) that the slot pools hold."""
         return sum(pool.slots.nbytes for pool in self._pools)
 
     def counters(self) -> ExpertCounters:
+        resident = self._all_resident
         return ExpertCounters(
-            hits=self._hits,
+            hits=self._hits + (0 if resident is None else resident.hits()),
             misses=self._misses,
             fills=self._fills,
             link_bytes=self._link_bytes,
@@ -248,3 +333,7 @@ class ExpertRuntime:
         ]
         generation = sum(pool.residency.generation for pool in self._pools)
         return ResidencyReport(experts=self._experts, layers=layers, generation=generation)
+
+    def close(self) -> None:
+        """Nothing is computed any more: the store is unpinned."""
+        self.store.close()

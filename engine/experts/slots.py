@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from engine.experts.residency import Move
-from engine.memory.arena import Arena, HostArena, TorchArena
+from engine.memory.arena import Arena
 from engine.memory.device import Device
 from engine.native.library import library
+
+
+def runs(fills: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
+    """(first expert, first slot, how many) of fills (expert, slot) that follow one another in both:
+    each is one copy, and large ones are nearer to what the link can do."""
+    start: tuple[int, int] | None = None
+    count = 0
+    for expert, slot in fills:
+        if start is not None and (expert, slot) == (start[0] + count, start[1] + count):
+            count += 1
+            continue
+        if start is not None:
+            yield *start, count
+        start, count = (expert, slot), 1
+    if start is not None:
+        yield *start, count
 
 
 class SlotPool:
     """`bank` uint8 [slots, stride]; its address never changes, its length does at a resize.
 
-    On `sim` the pool can grow to `most` slots and gives memory back when it shrinks. On cuda it
-    takes its first size for good (see TorchArena): it can shrink and grow again, but not beyond.
+    The pool can grow to `most` slots and gives memory back when it shrinks. (On a GPU whose driver
+    has no virtual memory it keeps what its first size takes: see TorchArena.)
     """
 
     def __init__(self, device: Device, stride: int, slots: int, most: int) -> None:
         self.stride = stride
         self._in_host_memory = device.in_host_memory
-        self._arena: Arena
-        if device.in_host_memory:
-            self._arena = HostArena(most * stride)
-        else:
-            self._arena = TorchArena(slots * stride, device.torch)
+        self._arena = Arena.reserve(most * stride, device.torch, first=slots * stride)
         self._set(slots)
 
     @property
@@ -39,10 +51,16 @@ class SlotPool:
         """Memory of the device that the pool holds."""
         return self._arena.backed
 
-    def fill(self, slot: int, blob: Tensor) -> None:
-        """Copy a blob, uint8 [stride] in host memory, into a slot."""
+    def fill(self, bank: Tensor, fills: Sequence[tuple[int, int]]) -> None:
+        """Copy experts of a layer, uint8 [experts, stride] in host memory, each into its slot.
+
+        In the order of the current stream. From pinned memory the copy engine copies, and this
+        returns before it has.
+        """
         self._settle()
-        self.bank[slot].copy_(blob)
+        for expert, slot, count in runs(fills):
+            source = bank[expert : expert + count]
+            self.bank[slot : slot + count].copy_(source, non_blocking=True)
 
     def move(self, moves: Iterable[Move]) -> None:
         self._settle()

@@ -7,25 +7,24 @@ store is the source of truth: slots only ever hold copies of what is here.
 from __future__ import annotations
 
 import contextlib
-import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from engine.errors import ModelFilesError, UnsupportedModel
+from engine.experts.holding import Hold, Holding, Pin
 from engine.formats.blob import BlobSpec, blob_spec
 from engine.formats.expert_tensors import ExpertTensors
 from engine.formats.tensor_info import FileRange
 from engine.formats.weight import StoredWeight
+from engine.kernels.gather import Banks
 from engine.kernels.moe import part_view
 from engine.memory.arena import HostArena
 from engine.memory.budget import PoolNeed
 from engine.native.file_reads import Reading, read_ranges
 from engine.native.library import library
-
-logger = logging.getLogger(__name__)
 
 ExpertSource = Callable[[int], Sequence[ExpertTensors]]
 """The experts of a layer, in order of their numbers, by the layer's number in the model."""
@@ -124,8 +123,9 @@ class _Told:
 
 
 class ExpertStore:
-    def __init__(self, layers: dict[int, _StoredLayer]) -> None:
+    def __init__(self, layers: dict[int, _StoredLayer], holding: Holding) -> None:
         self._layers = layers
+        self._holding = holding
 
     @staticmethod
     def load(
@@ -134,32 +134,31 @@ class ExpertStore:
         progress: BytesProgress | None = None,
         *,
         file_range: FileRanges | None = None,
+        pin: Pin | None = None,
         lock: bool = False,
     ) -> ExpertStore:
         """Read every expert of these layers.
 
         What `file_range` finds in a file is read from there into its place, and never through the
-        tensor; other parts are copied. The next layer is looked through while one is read. `lock`
-        keeps the store from being swapped out, as far as the system permits it.
+        tensor; other parts are copied. The next layer is looked through while one is read. `pin`
+        lets a GPU read the layers by itself, as far as the system has memory for that; `lock` keeps
+        the others from being swapped out, as far as the system permits it.
 
         Raises as `plan_layers` does, and ModelFilesError for a file that cannot be read, ends early
         or changes meanwhile.
         """
         told = _Told(plans, progress)
-        layers = {}
-        with contextlib.ExitStack() as last:
-            reading: Reading | None = None
+        layers: dict[int, _StoredLayer] = {}
+        with Holding(pin, lock=lock) as holding, contextlib.ExitStack() as last:
+            filling: tuple[_StoredLayer, Reading] | None = None
             for plan in plans:
                 layers[plan.layer] = layer = _StoredLayer.empty(plan)
                 ranges = _fill(layer, source(plan.layer), file_range, told)
-                if reading is not None:
-                    told.finish(reading)
-                reading = last.enter_context(read_ranges(library(), ranges))
-            if reading is not None:
-                told.finish(reading)
-        if lock:
-            _lock(layers.values())
-        return ExpertStore(layers)
+                _complete(filling, told, holding)
+                filling = layer, last.enter_context(read_ranges(library(), ranges))
+            _complete(filling, told, holding)
+            holding.finish()
+        return ExpertStore(layers, holding)
 
     @property
     def plans(self) -> tuple[LayerPlan, ...]:
@@ -176,6 +175,42 @@ class ExpertStore:
     def bank(self, layer: int) -> Tensor:
         """All blobs of a layer: uint8 [experts, stride]. Nobody writes to it."""
         return self._layers[layer].bank
+
+    def banks(self, layers: Sequence[int], device: torch.device) -> Banks:
+        """These layers of one stride, for kernels of `device`: those of a GPU read pinned layers
+        only."""
+        tensors = tuple(self.bank(layer) for layer in layers)
+        if device.type == "cpu":
+            addresses = [bank.data_ptr() for bank in tensors]
+        else:
+            addresses = [self._holding.device_address(layer) for layer in layers]
+        return Banks(tensors, torch.tensor(addresses, dtype=torch.int64, device=device))
+
+    def hold(self, layer: int) -> Hold:
+        """How the layer is held in host memory."""
+        return self._holding.hold(layer)
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Of layers that a GPU reads by itself."""
+        return self._holding.pinned_bytes
+
+    @property
+    def locked_bytes(self) -> int:
+        """Of other layers that are never swapped out."""
+        return self._holding.locked_bytes
+
+    def close(self) -> None:
+        """Unpin the layers; no kernel may read them from now on."""
+        self._holding.close()
+
+
+def _complete(filling: tuple[_StoredLayer, Reading] | None, told: _Told, holding: Holding) -> None:
+    """Wait for a layer's reading, if there is one, and have the layer held."""
+    if filling is not None:
+        layer, reading = filling
+        told.finish(reading)
+        holding.add(layer.plan.layer, layer.arena, layer.bank)
 
 
 def _spec_of(
@@ -265,19 +300,4 @@ def _require_alike(target: Tensor, part: Tensor, name: str, layer: int, number: 
         raise ModelFilesError(
             f"expert {number} of layer {layer}: {name} is {part.dtype} {list(part.shape)}, "
             f"expected {target.dtype} {list(target.shape)}"
-        )
-
-
-def _lock(layers: Iterable[_StoredLayer]) -> None:
-    """Layer by layer until the system refuses, which is told once."""
-    locked = total = 0
-    refusal = ""
-    for layer in layers:
-        total += layer.plan.nbytes
-        refusal = refusal or layer.arena.lock()
-        locked += 0 if refusal else layer.plan.nbytes
-    if refusal:
-        logger.warning(
-            "%.2f of the experts' %.2f GB are locked in memory, the rest may be swapped out: %s",
-            *(locked / 1e9, total / 1e9, refusal),
         )

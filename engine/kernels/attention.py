@@ -3,36 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engine.kernels.pointwise import rotary
+from engine.kernels.attention_tables import AttentionTables, PagedRows, PagedSlots
+from engine.kernels.pointwise import rms_norm, rotary
 from engine.kernels.registry import operation
 from engine.memory.budget import SCORE_BYTES
 
-
-class PagedRows(Protocol):
-    """Rows `start : start + length` of a batch, whose first is at position `context` of `pages`."""
-
-    @property
-    def start(self) -> int: ...
-    @property
-    def length(self) -> int: ...
-    @property
-    def context(self) -> int: ...
-    @property
-    def pages(self) -> Tensor: ...
+_CUDA_ATTENTION = "engine.kernels.gpu.attention"
+_CUDA_ROTARY = "engine.kernels.gpu.rotary"
 
 
-@operation("paged_attention", cuda="engine.kernels.gpu.attention")
+@operation("attention_tables", cuda=_CUDA_ATTENTION)
+def attention_tables(
+    tokens: Tensor,  # noqa: ARG001, this and the others are for a GPU
+    sequences: Sequence[PagedRows],  # noqa: ARG001
+    dim: int,  # noqa: ARG001
+) -> AttentionTables | None:
+    """What a GPU reads of a step's sequences, for heads of `dim` dimensions, on the device of
+    `tokens`: made once for all layers. None on a CPU, which takes the sequences as they are."""
+    return None
+
+
+@operation("paged_attention", cuda=_CUDA_ATTENTION)
 def paged_attention(
-    q: Tensor, keys: Tensor, values: Tensor, sequences: Sequence[PagedRows], scale: float
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    sequences: Sequence[PagedRows],
+    scale: float,
+    gate: Tensor | None = None,
+    tables: AttentionTables | None = None,  # noqa: ARG001, for a GPU
 ) -> Tensor:
     """Attention of q [N, heads, D] over pages [pages, page_tokens, kv_heads, D] that already hold
-    the batch's own keys and values: [N, heads, D].
+    the batch's own keys and values, times sigmoid(gate [N, heads, D]) where there is one:
+    [N, heads, D] in q's dtype. `tables` are those of these sequences, if the caller has them.
 
     Each sequence is computed alone, so its rows depend on no neighbour. Its keys and values are
     copied into order, one sequence at a time: the budget's `workspace_per_token`.
@@ -50,19 +58,17 @@ def paged_attention(
             context = seq.context + first
             seen = context + rows.stop - rows.start
             out[rows] = _causal(q[rows], k[:seen], v[:seen], context, scale)
-    return out
+    return gated(out, gate)
 
 
-class PagedSlots(Protocol):
-    """Where each row of a batch keeps its key and value: int64 [N] page and offset within it."""
-
-    @property
-    def pages(self) -> Tensor: ...
-    @property
-    def offsets(self) -> Tensor: ...
+def gated(out: Tensor, gate: Tensor | None) -> Tensor:
+    """out times sigmoid(gate), computed in float32; out itself without a gate."""
+    if gate is None:
+        return out
+    return (out * torch.sigmoid(gate.to(torch.float32))).to(out.dtype)
 
 
-@operation("rotate_and_store", cuda="engine.kernels.gpu.rotary")
+@operation("rotate_and_store", cuda=_CUDA_ROTARY)
 def rotate_and_store(
     q: Tensor,
     k: Tensor,
@@ -80,6 +86,24 @@ def rotate_and_store(
     keys[slots.pages, slots.offsets] = rotary(k, cos, sin).to(keys.dtype)
     values[slots.pages, slots.offsets] = v.to(values.dtype)
     return rotary(q, cos, sin)
+
+
+@operation("norm_rotate_and_store", cuda=_CUDA_ROTARY)
+def norm_rotate_and_store(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    weights: tuple[Tensor, Tensor],
+    eps: float,
+    cos: Tensor,
+    sin: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    slots: PagedSlots,
+) -> Tensor:
+    """`rms_norm` of q and k with `weights` float32 [D] each, then `rotate_and_store`."""
+    q, k = rms_norm(q, weights[0], eps), rms_norm(k, weights[1], eps)
+    return rotate_and_store(q, k, v, cos, sin, keys, values, slots)
 
 
 def _causal(q: Tensor, k: Tensor, v: Tensor, context: int, scale: float) -> Tensor:

@@ -42,6 +42,8 @@ class ChunkRun:
 
 @dataclass(frozen=True)
 class ChunkTable:
+    sequences: tuple[ChunkRun, ...]
+    """What the tensors are made of."""
     chunks: Tensor
     """int32 [T, COLUMNS], a sequence's chunks side by side and in order."""
     runs: Tensor
@@ -65,6 +67,7 @@ class ChunkTable:
             raise ValueError("two runs of one table have the same state")
         chunks = torch.tensor(lines, dtype=torch.int32).reshape(-1, COLUMNS)
         return ChunkTable(
+            tuple(runs),
             chunks.to(device),
             torch.tensor(begins, dtype=torch.int32).to(device),
             any(run.kept for run in runs),

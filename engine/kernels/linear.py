@@ -1,4 +1,8 @@
-"""Products with stored weights, and rows of an embedding. One copy of each weight, as stored."""
+"""Products with stored weights, and rows of an embedding. One copy of each weight, as stored.
+
+The first `singles` rows of a product belong to sequences of one token. A GPU computes them with
+other kernels than a prompt's; engine.kernels.gpu.linear says what follows from that.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from engine.kernels.dequantise import (
     CACHE_BLOCK_WEIGHTS,
     LARGE_BLOCK_WEIGHTS,
     dequantise,
+    dequantise_mxfp4,
     dequantise_nvfp4,
     dequantise_rows,
     e4m3_to_float32,
@@ -26,8 +31,13 @@ _FEW_ROWS = 16
 """Up to here a product is bound by reading the weight, not by arithmetic."""
 
 
-@operation("linear")
-def linear(x: Tensor, weight: StoredWeight, bias: Tensor | None) -> Tensor:
+@operation("linear", cuda="engine.kernels.gpu.linear")
+def linear(
+    x: Tensor,
+    weight: StoredWeight,
+    bias: Tensor | None,
+    singles: int = 0,  # noqa: ARG001, for a GPU
+) -> Tensor:
     """x [N, in] times weight [out, in] transposed, plus bias [out]: [N, out] in x's dtype."""
     if weight.format in PLAIN_FORMATS:
         return functional.linear(x, weight.parts["weight"].to(x.dtype), bias)
@@ -40,17 +50,17 @@ def linear(x: Tensor, weight: StoredWeight, bias: Tensor | None) -> Tensor:
 
 
 @operation("linears")
-def linears(x: Tensor, projections: Projections) -> tuple[Tensor, ...]:
+def linears(x: Tensor, projections: Projections, singles: int = 0) -> tuple[Tensor, ...]:
     """x [N, in] times each of the matrices: [N, out] each, as `linear` would give them."""
     pairs = zip(projections.weights, projections.biases, strict=True)
-    return tuple(linear(x, weight, bias) for weight, bias in pairs)
+    return tuple(linear(x, weight, bias, singles) for weight, bias in pairs)
 
 
 @operation("mlp")
-def mlp(x: Tensor, gate_up_down: Projections) -> Tensor:
+def mlp(x: Tensor, gate_up_down: Projections, singles: int = 0) -> Tensor:
     """down(silu(gate(x)) * up(x)) of x [N, hidden]: [N, hidden] in x's dtype."""
     gate, up, down = zip(gate_up_down.weights, gate_up_down.biases, strict=True)
-    return linear(swiglu(linear(x, *gate), linear(x, *up)), *down)
+    return linear(swiglu(linear(x, *gate, singles), linear(x, *up, singles)), *down, singles)
 
 
 @operation("embedding")
@@ -65,6 +75,8 @@ def embedding(tokens: Tensor, weight: StoredWeight, dtype: torch.dtype) -> Tenso
         # Indexed as bytes: not every torch gathers float8.
         scale = parts["scale"].view(torch.uint8)[tokens].view(torch.float8_e4m3fn)
         return dequantise_nvfp4(chosen, scale, parts["scale_2"], dtype)
+    if weight.format == "mxfp4":
+        return dequantise_mxfp4(chosen, parts["scale"][tokens], dtype)
     if weight.format == "fp8_block":
         scale = parts["scale"][tokens // FP8_BLOCK].repeat_interleave(FP8_BLOCK, 1)
         codes = e4m3_to_float32(chosen.view(torch.float8_e4m3fn))

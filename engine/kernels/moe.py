@@ -38,25 +38,39 @@ _SERIAL_ELEMENTS = 32768
 """Elementwise work above this is split over threads (at::internal::GRAIN_SIZE)."""
 
 
-@operation("moe_experts")
-def moe_experts(bank: Tensor, spec: BlobSpec, x: Tensor, slots: Tensor, weights: Tensor) -> Tensor:
+_CUDA = "engine.kernels.gpu.experts"
+
+
+@operation("moe_experts", cuda=_CUDA)
+def moe_experts(
+    bank: Tensor, spec: BlobSpec, x: Tensor, slots: Tensor, weights: Tensor, singles: int = 0
+) -> Tensor:
     """Sum over a token's routes j of weights[:, j] * down(silu(gate(x)) * up(x)) of its experts.
 
     bank uint8 [N, stride], x [T, H], slots int64 [T, k] rows of the bank, weights float32 [T, k].
-    Returns [T, H] in x's dtype; sums are float32. Raises ValueError for a slot outside the bank.
+    Returns [T, H] in x's dtype; sums are float32. The first `singles` rows of x are sequences of
+    one token, which a GPU computes with other kernels. Raises ValueError for a slot outside the
+    bank, except on a GPU, where that would have to be waited for.
     """
     if slots.numel() and int(slots.min()) < 0:
         raise ValueError(f"slot {int(slots.min())} is not in the bank")
     rows = torch.empty((*slots.shape, x.shape[1]), dtype=torch.float32, device=x.device)
-    moe_expert_rows(bank, spec, x, slots, rows)
+    moe_expert_rows(bank, spec, x, slots, rows, singles)
     return moe_combine(rows, weights, x.dtype)
 
 
-@operation("moe_expert_rows")
-def moe_expert_rows(bank: Tensor, spec: BlobSpec, x: Tensor, slots: Tensor, rows: Tensor) -> None:
+@operation("moe_expert_rows", cuda=_CUDA)
+def moe_expert_rows(
+    bank: Tensor,
+    spec: BlobSpec,
+    x: Tensor,
+    slots: Tensor,
+    rows: Tensor,
+    singles: int = 0,  # noqa: ARG001, for a GPU
+) -> None:
     """Write rows[t, j] (float32 [T, k, H]) for every route whose slot is not negative.
 
-    Other rows stay as they are. Raises ValueError for a slot beyond the bank.
+    Other rows stay as they are. Arguments and errors are those of `moe_experts`.
     """
     plan = _plan(slots)
     if not plan.slots:
@@ -75,7 +89,7 @@ def moe_expert_rows(bank: Tensor, spec: BlobSpec, x: Tensor, slots: Tensor, rows
     rows.view(-1, hidden)[plan.routes] = out.view(-1, hidden)[plan.places]
 
 
-@operation("moe_combine")
+@operation("moe_combine", cuda=_CUDA)
 def moe_combine(rows: Tensor, weights: Tensor, dtype: torch.dtype) -> Tensor:
     """rows float32 [T, k, H] weighed by float32 [T, k] and added in the order of the routes.
 

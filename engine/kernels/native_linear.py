@@ -50,24 +50,26 @@ def register(native: Library) -> None:
         return found
 
     @linear.register("cpu")
-    def native_linear(x: Tensor, weight: StoredWeight, bias: Tensor | None) -> Tensor:
+    def native_linear(
+        x: Tensor, weight: StoredWeight, bias: Tensor | None, singles: int = 0
+    ) -> Tensor:
         found = described(weight if bias is None else Projections((weight,), (bias,)))
         if x.dtype not in X_TYPES or not found.readable:
-            return linear.reference(x, weight, bias)
+            return linear.reference(x, weight, bias, singles)
         return _products(native, x, found)[0]
 
     @linears.register("cpu")
-    def native_linears(x: Tensor, projections: Projections) -> tuple[Tensor, ...]:
+    def native_linears(x: Tensor, projections: Projections, singles: int = 0) -> tuple[Tensor, ...]:
         found = described(projections)
         if x.dtype not in X_TYPES or not found.readable:
-            return linears.reference(x, projections)
+            return linears.reference(x, projections, singles)
         return _products(native, x, found)
 
     @mlp.register("cpu")
-    def native_mlp(x: Tensor, gate_up_down: Projections) -> Tensor:
+    def native_mlp(x: Tensor, gate_up_down: Projections, singles: int = 0) -> Tensor:
         found = described(gate_up_down)
         if x.dtype not in X_TYPES or not found.joined:
-            return mlp.reference(x, gate_up_down)
+            return mlp.reference(x, gate_up_down, singles)
         return _mlp(native, x, found)
 
 

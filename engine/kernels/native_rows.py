@@ -10,7 +10,8 @@ from ctypes import byref
 import torch
 from torch import Tensor
 
-from engine.kernels.attention import PagedRows, PagedSlots, paged_attention, rotate_and_store
+from engine.kernels.attention import gated, paged_attention, rotate_and_store
+from engine.kernels.attention_tables import AttentionTables, PagedRows, PagedSlots
 from engine.kernels.native_linear import X_TYPES
 from engine.kernels.pointwise import add_rms_norm, rms_norm
 from engine.native import structures
@@ -27,10 +28,16 @@ def register(native: Library) -> None:
 
     @paged_attention.register("cpu")
     def native_attention(
-        q: Tensor, keys: Tensor, values: Tensor, sequences: Sequence[PagedRows], scale: float
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        sequences: Sequence[PagedRows],
+        scale: float,
+        gate: Tensor | None = None,
+        tables: AttentionTables | None = None,  # noqa: ARG001, for a GPU
     ) -> Tensor:
         if q.dtype not in X_TYPES or q.dtype != keys.dtype or q.shape[-1] % _COLUMNS:
-            return paged_attention.reference(q, keys, values, sequences, scale)
+            return paged_attention.reference(q, keys, values, sequences, scale, gate)
         out = torch.empty(q.shape, dtype=torch.float32)
         q = q.contiguous()
         native.set_threads(torch.get_num_threads())
@@ -39,7 +46,7 @@ def register(native: Library) -> None:
             byref(layout), table.of(sequences), len(sequences), q.data_ptr(), out.data_ptr()
         )
         _check(status, "attention")
-        return out if q.dtype == torch.float32 else out.to(q.dtype)
+        return gated(out if q.dtype == torch.float32 else out.to(q.dtype), gate)
 
     @rotate_and_store.register("cpu")
     def native_rotate(

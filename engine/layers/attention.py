@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from engine.formats.weight import Projections
-from engine.kernels.attention import paged_attention, rotate_and_store
+from engine.kernels.attention import norm_rotate_and_store, paged_attention, rotate_and_store
 from engine.kernels.linear import linears
 from engine.layers.linear import Linear, RmsNorm
 from engine.layers.step import Step
@@ -21,13 +20,13 @@ class Attention:
     spec: AttentionSpec
     qkv: Projections
     o: Linear
-    q_norm: RmsNorm | None = None
-    k_norm: RmsNorm | None = None
+    norms: tuple[RmsNorm, RmsNorm] | None = None
+    """Of each head of q and of k, before the rotation; of one epsilon."""
 
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         """x [N, hidden] of all sequences of the step: [N, hidden]."""
         spec = self.spec
-        q, k, v = linears(x, self.qkv)
+        q, k, v = linears(x, self.qkv, step.singles)
         q = q.view(len(x), spec.heads, -1)
         gate = None
         if spec.output_gate:
@@ -35,13 +34,15 @@ class Attention:
             q, gate = q.chunk(2, dim=-1)
         k = k.view(len(x), spec.kv_heads, spec.head_dim)
         v = v.view(len(x), spec.kv_heads, spec.head_dim)
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
         keys, values = step.kv.layer(self.layer)
-        q = rotate_and_store(q, k, v, step.cos, step.sin, keys, values, step.slots)
+        places = step.cos, step.sin, keys, values, step.slots
+        if self.norms is None:
+            q = rotate_and_store(q, k, v, *places)
+        else:
+            q_norm, k_norm = self.norms
+            weights = q_norm.weight, k_norm.weight
+            q = norm_rotate_and_store(q, k, v, weights, q_norm.eps, *places)
         scale = spec.head_dim**-0.5
-        out = paged_attention(q.to(keys.dtype), keys, values, step.batch.sequences, scale)
-        out = out.to(x.dtype)
-        if gate is not None:
-            out = (out * torch.sigmoid(gate.to(torch.float32))).to(x.dtype)
-        return self.o(out.flatten(1))
+        sequences = step.batch.sequences
+        out = paged_attention(q, keys, values, sequences, scale, gate, step.attention)
+        return self.o(out.flatten(1), step.singles)

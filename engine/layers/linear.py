@@ -1,4 +1,7 @@
-"""Linear maps, embeddings and norms: a stored weight and the operation that reads it."""
+"""Linear maps, embeddings and norms: a stored weight and the operation that reads it.
+
+`singles` rows of x come first that are sequences of one token (engine.kernels.linear).
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ class Linear:
     weight: StoredWeight
     bias: Tensor | None = None
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, singles: int) -> Tensor:
         """x [N, in]: [N, out] in x's dtype."""
-        return linear(x, self.weight, self.bias)
+        return linear(x, self.weight, self.bias, singles)
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,6 @@ class Mlp:
 
     gate_up_down: Projections
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, singles: int) -> Tensor:
         """x [N, hidden]: [N, hidden]."""
-        return mlp(x, self.gate_up_down)
+        return mlp(x, self.gate_up_down, singles)

@@ -7,49 +7,68 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.context.batch import Batch, SequenceSlice
+from engine.context.batch import Batch
 from engine.context.kv import KvPages, KvSlots
 from engine.context.states import StatePool
+from engine.kernels.attention import attention_tables
+from engine.kernels.attention_tables import AttentionTables
+from engine.kernels.chunk_table import ChunkRun, ChunkTable, even_lengths
 from engine.layers.rotary import Rotary
 
 
 @dataclass(frozen=True)
-class Step:
-    """`single_*` are the sequences with one token, whose recurrences run together."""
+class StepStates:
+    """The batch's rows of the state pool."""
 
+    pool: StatePool
+    singles: Tensor
+    """int64 [S]: of the sequences with one token."""
+    chunks: ChunkTable
+    """Of the sequences with more; rows are counted from the first of theirs."""
+
+
+@dataclass(frozen=True)
+class Step:
     batch: Batch
+    """Its first `singles` rows are the sequences with one token."""
+    singles: int
     kv: KvPages
     slots: KvSlots
-    states: StatePool | None
+    attention: AttentionTables | None
+    states: StepStates | None
+    """None for a model without recurrent layers."""
     cos: Tensor
     sin: Tensor
-    single_rows: Tensor
-    """int64 [S]: their rows of the batch."""
-    single_states: Tensor
-    """int64 [S]: their rows of the state pool."""
-    chunks: tuple[SequenceSlice, ...]
-    """The sequences with more tokens."""
 
     @staticmethod
     def begin(batch: Batch, kv: KvPages, states: StatePool | None, rotary: Rotary) -> Step:
         """A sequence without context starts from the empty state, whatever its row held before."""
-        if states is not None:
-            for seq in batch.sequences:
-                if seq.context == 0:
-                    states.reset(seq.state)
-        device = batch.tokens.device
-        singles = [seq for seq in batch.sequences if seq.length == 1]
+        batch = batch.singles_first()
         cos, sin = rotary(batch.positions)
         return Step(
             batch=batch,
+            singles=batch.singles,
             kv=kv,
             slots=kv.slots(batch),
-            states=states,
+            attention=attention_tables(batch.tokens, batch.sequences, kv.head_dim),
+            states=None if states is None else _step_states(batch, states),
             cos=cos,
             sin=sin,
-            single_rows=torch.tensor([s.start for s in singles], dtype=torch.int64, device=device),
-            single_states=torch.tensor(
-                [s.state for s in singles], dtype=torch.int64, device=device
-            ),
-            chunks=tuple(seq for seq in batch.sequences if seq.length > 1),
         )
+
+
+def _step_states(batch: Batch, pool: StatePool) -> StepStates:
+    for seq in batch.sequences:
+        if seq.context == 0:
+            pool.reset(seq.state)
+    device, singles = batch.tokens.device, batch.singles
+    runs = [
+        ChunkRun(seq.state, seq.start - singles, even_lengths(seq.length))
+        for seq in batch.sequences[singles:]
+    ]
+    rows = [seq.state for seq in batch.sequences[:singles]]
+    return StepStates(
+        pool=pool,
+        singles=torch.tensor(rows, dtype=torch.int64, device=device),
+        chunks=ChunkTable.build(runs, device),
+    )

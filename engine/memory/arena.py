@@ -33,11 +33,20 @@ class Arena(ABC):
         self._committed = 0
 
     @staticmethod
-    def reserve(nbytes: int, device: torch.device | None = None) -> Arena:
-        """An arena of at most `nbytes`, in host memory unless `device` is another one."""
+    def reserve(
+        nbytes: int, device: torch.device | None = None, *, first: int | None = None
+    ) -> Arena:
+        """An arena of at most `nbytes`, in host memory unless `device` is another one.
+
+        `first` (by default `nbytes`) is what the owner begins with: more than that is not to be had
+        of a GPU whose driver has no virtual memory.
+        """
         if device is None or device.type == "cpu":
             return HostArena(nbytes)
-        return TorchArena(nbytes, device)
+        # Not at the top: it builds on this module.
+        from engine.memory.cuda_arena import cuda_arena
+
+        return cuda_arena(nbytes, device, nbytes if first is None else first)
 
     @property
     def committed(self) -> int:
@@ -137,8 +146,8 @@ class HostArena(Arena):
 class TorchArena(Arena):
     """Memory of any torch device, all of it allocated at the first commit and held until the end.
 
-    This is what an arena can honestly be without the driver's virtual-memory calls: accounting and
-    addresses behave as everywhere, but `release` returns nothing to other programs, so an owner
+    This is what an arena can honestly be on a GPU whose driver has no virtual memory: accounting
+    and addresses behave as everywhere, but `release` returns nothing to other programs, so an owner
     should reserve what it will use and not what the card could hold. `backed` says so.
     """
 

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 
 from engine.errors import DeviceUnavailable
+from engine.memory.cuda_driver import Driver, driver
 from engine.options import DeviceName
 
 DeviceKind = Literal["cpu", "sim", "cuda"]
@@ -54,6 +55,12 @@ def resolve_device(name: DeviceName) -> Device:
         hint="Devices are auto, cpu, sim and cuda.",
         param="device",
     )
+
+
+def driver_of(device: torch.device) -> Driver:
+    """The driver's calls for this GPU, once torch has initialised it."""
+    # An empty tensor knows the GPU's number where `device` names none.
+    return driver(torch.empty(0, device=device).device.index)
 
 
 def _why_no_cuda() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.kernels.delta_layer import DeltaParameters
 from engine.layers.attention import Attention
 from engine.layers.decoder import DecoderLayer
 from engine.layers.gated_delta import GatedDelta
@@ -20,12 +21,12 @@ def attention(loader: DenseLoader, spec: ModelSpec, layer: int) -> Attention:
     a, hidden, base = spec.attention, spec.hidden, f"{layer_base(layer)}.self_attn"
     rows = a.heads * a.head_dim
     kv_rows = a.kv_heads * a.head_dim
-    norms = {}
+    norms = None
     if a.qk_norm:
-        for name in ("q_norm", "k_norm"):
-            norms[name] = loader.norm(
-                f"{base}.{name}.weight", a.head_dim, spec.norm_eps, spec.norm_plus_one
-            )
+        norms = (
+            loader.norm(f"{base}.q_norm.weight", a.head_dim, spec.norm_eps, spec.norm_plus_one),
+            loader.norm(f"{base}.k_norm.weight", a.head_dim, spec.norm_eps, spec.norm_plus_one),
+        )
     return Attention(
         layer=layer,
         spec=a,
@@ -35,7 +36,7 @@ def attention(loader: DenseLoader, spec: ModelSpec, layer: int) -> Attention:
             loader.linear(f"{base}.v_proj", kv_rows, hidden, a.qkv_bias),
         ),
         o=loader.linear(f"{base}.o_proj", hidden, rows, a.output_bias),
-        **norms,
+        norms=norms,
     )
 
 
@@ -74,19 +75,20 @@ def gated_delta(loader: DenseLoader, spec: ModelSpec, layer: int) -> GatedDelta:
     conv = loader.vector(f"{base}.conv1d.weight", (channels, 1, d.conv_kernel))
     return GatedDelta(
         layer=layer,
-        spec=d,
         into=together(
             loader.linear(f"{base}.in_proj_qkv", channels, hidden),
             loader.linear(f"{base}.in_proj_z", values, hidden),
             loader.linear(f"{base}.in_proj_b", d.value_heads, hidden),
             loader.linear(f"{base}.in_proj_a", d.value_heads, hidden),
         ),
+        parameters=DeltaParameters(
+            conv_weight=conv.squeeze(1),
+            a_log=loader.vector(f"{base}.A_log", (d.value_heads,)),
+            dt_bias=loader.vector(f"{base}.dt_bias", (d.value_heads,)),
+            norm_weight=loader.vector(f"{base}.norm.weight", (d.value_dim,)),
+            eps=spec.norm_eps,
+        ),
         out=loader.linear(f"{base}.out_proj", hidden, values),
-        conv_weight=conv.squeeze(1),
-        a_log=loader.vector(f"{base}.A_log", (d.value_heads,)),
-        dt_bias=loader.vector(f"{base}.dt_bias", (d.value_heads,)),
-        norm_weight=loader.vector(f"{base}.norm.weight", (d.value_dim,)),
-        eps=spec.norm_eps,
     )
 
 

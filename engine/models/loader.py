@@ -115,8 +115,8 @@ class DenseLoader:
 
 
 def keeps_blocks(device: torch.device) -> bool:
-    """Whether matrices in GGUF's blocks stay so: not where torch would decode them at each use."""
-    return linear.kernel(device.type) is not linear.reference
+    """Whether matrices in GGUF's blocks stay so: only the CPU's kernels multiply with them."""
+    return device.type == "cpu" and linear.kernel("cpu") is not linear.reference
 
 
 def require_dtype(dtype: torch.dtype) -> None:

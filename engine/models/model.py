@@ -43,8 +43,9 @@ class Model:
         sequence's last row. A sequence with context 0 starts from an empty state.
         """
         step = Step.begin(batch, kv, states, self._rotary)
-        x = self._embedding(batch.tokens)
+        x = self._embedding(step.batch.tokens)
         for layer in self._layers:
             x = layer(x, step)
-        last = self._norm(x[batch.logit_rows])
-        return self._head(last).to(torch.float32)
+        last = self._norm(x[step.batch.logit_rows])
+        # One row of a sequence, be it a prompt's: as single tokens are, whatever the step.
+        return self._head(last, len(last)).to(torch.float32)

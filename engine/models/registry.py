@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from engine.formats.checkpoint import Checkpoint
 from engine.formats.expert_tensors import ExpertTensors
@@ -101,12 +102,10 @@ def _assemble(
 class _NoExperts:
     """Stands where a dense model's experts would; nothing calls it."""
 
-    def __call__(
-        self, layer: int, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor
-    ) -> torch.Tensor:
+    def __call__(self, layer: int, x: Tensor, ids: Tensor, weights: Tensor, singles: int) -> Tensor:
         raise ValueError(
             f"layer {layer} of a dense model sent {tuple(x.shape)} to experts {tuple(ids.shape)} "
-            f"with weights {tuple(weights.shape)}"
+            f"with weights {tuple(weights.shape)}, {singles} rows of single tokens"
         )
 
 

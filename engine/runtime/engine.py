@@ -35,6 +35,7 @@ from engine.runtime.loading import load
 from engine.runtime.meters import Meters
 from engine.runtime.parts import Parts
 from engine.runtime.sampling_row import SamplingRow, validate
+from engine.runtime.thinking import ThinkingLimit
 from engine.scheduler.integrity import check
 from engine.scheduler.resources import PageManager
 from engine.scheduler.scheduler import Ending, Scheduler
@@ -57,6 +58,7 @@ class Engine:
         self._requests: dict[int, Request] = {}
         self._outbox: list[AnyEvent] = []
         self._grammars = GrammarQueue(parts.limits.vocab_size)
+        self._spellings: list[bytes] = []
 
     @staticmethod
     def load(
@@ -78,8 +80,9 @@ class Engine:
     # --- commands ----------------------------------------------------------------------------
 
     def use_vocabulary(self, vocabulary: UseVocabulary) -> None:
-        """What grammars of later requests are made of."""
+        """What grammars and thinking budgets of later requests are made of."""
         self._grammars.use(vocabulary)
+        self._spellings = vocabulary.tokens
 
     def submit(self, submit: Submit) -> None:
         """Queue a request. One that is refused ends with RequestFailed, told by the next step.
@@ -89,10 +92,12 @@ class Engine:
         """
         if submit.request in self._requests:
             raise ValueError(f"request {submit.request} is live already")
-        limits = self.parts.limits
+        limits, thinking = self.parts.limits, None
         try:
             validate(submit.sampling, limits.vocab_size)
             self._grammars.check(submit)
+            if submit.thinking is not None:
+                thinking = ThinkingLimit(submit.thinking, self._spellings, limits.vocab_size)
             sequence = self.scheduler.submit(submit)
         except HeadraceError as error:
             self._meters.failed += 1
@@ -101,7 +106,9 @@ class Engine:
         row = SamplingRow(
             submit.sampling, submit.tokens, limits.vocab_size, self.parts.device.torch
         )
-        self._requests[submit.request] = Request(row, submit.logprobs, time.monotonic())
+        self._requests[submit.request] = Request(
+            row, submit.logprobs, time.monotonic(), thinking=thinking
+        )
         if submit.grammar:
             self._grammars.enter(sequence, submit.grammar)
 
@@ -199,6 +206,8 @@ class Engine:
                     top=outcome.top,
                 )
             )
+            if request.thinking is not None:
+                request.thinking.accept(outcome.token)
             if request.grammar is not None:
                 try:
                     over = request.grammar.accept(outcome.token)
@@ -268,4 +277,6 @@ class Engine:
         self._outbox.clear()
         self._grammars.close()
         self._runner.close()
+        if self.parts.experts is not None:
+            self.parts.experts.close()
         del self.parts, self._runner

@@ -13,11 +13,12 @@ from engine.messages import TokenLogprob
 from engine.runtime import faults
 from engine.runtime.debug import DebugFaults
 from engine.runtime.grammar import TokenGrammar
-from engine.runtime.masks import MaskMaker
+from engine.runtime.masks import MaskMaker, TokenMask
 from engine.runtime.parts import Parts
 from engine.runtime.sampler import logprobs, sample
 from engine.runtime.sampling_row import SamplingRow
 from engine.runtime.step import BatchBuilder
+from engine.runtime.thinking import ThinkingLimit
 from engine.scheduler.sequence import Piece, Plan
 
 logger = logging.getLogger(__name__)
@@ -33,8 +34,16 @@ class Request:
     submitted: float
     """Monotonic clock, seconds."""
     grammar: TokenGrammar | None = None
+    thinking: ThinkingLimit | None = None
     answered: bool = False
     """Its first token has been sampled."""
+
+    @property
+    def allowed(self) -> TokenMask | None:
+        """What its next token must be in; None: in the vocabulary. Every grammar allows thinking
+        to be closed."""
+        closes = self.thinking is not None and self.thinking.forced is not None
+        return self.thinking if closes else self.grammar
 
 
 @dataclass
@@ -65,7 +74,7 @@ class StepRunner:
         logits that are no numbers concern one member and stand in its outcome."""
         outcomes = [Outcome(piece) for piece in plan.pieces]
         sampling = [outcome for outcome in outcomes if outcome.piece.samples]
-        making = self._masks.begin([requests[each.request].grammar for each in sampling])
+        making = self._masks.begin([requests[each.request].allowed for each in sampling])
         try:
             logits = self._forward(plan)
         finally:
@@ -118,7 +127,7 @@ class StepRunner:
         members = [requests[outcomes[row].request] for row in rows]
         chosen = logits if len(rows) == logits.shape[0] else logits[rows]
         mask = None
-        if masks is not None and any(member.grammar for member in members):
+        if masks is not None and any(member.allowed for member in members):
             mask = masks[rows]
         try:
             tokens = sample(chosen, [member.sampling for member in members], mask)

@@ -114,6 +114,8 @@ def _experts(experts: ExpertRuntime | None) -> dict[str, int | float]:
     computed = counters.hits + counters.misses + counters.host_experts
     return {
         "ram_expert_store_bytes": experts.store_bytes,
+        "ram_expert_pinned_bytes": experts.pinned_bytes,
+        "ram_expert_locked_bytes": experts.locked_bytes,
         "expert_slots": sum(experts.slots),
         "expert_slots_used": experts.slots_used,
         "expert_total": experts.experts_total,

@@ -76,6 +76,7 @@ class Anthropic:
             tools=body.tool_use(),
             variables=await service.prompts.run(request, text.reasoning_variables, body.wish()),
             ending=body.ending,
+            thinking_tokens=body.wish().budget,
             wanted=body.wanted(),
             stop_strings=body.stop_strings(),
         )

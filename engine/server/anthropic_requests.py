@@ -30,7 +30,8 @@ class ThreadNotFound(HeadraceError):
 
 
 class Thinking(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The budget is told to models whose template knows one, and thoughts are always shown."""
+    """The budget is told to models whose template knows one, thinking is closed where it is used
+    up, and thoughts are always shown."""
 
     type: Literal["enabled", "adaptive", "disabled"] = "disabled"
     budget_tokens: int = 0

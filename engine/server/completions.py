@@ -19,6 +19,7 @@ from engine.server.completions_requests import CompletionRequest, Prompt
 from engine.server.context_limit import explained
 from engine.server.generation import Ended, Generation, GenerationEvent, Started, generate
 from engine.server.openai_responding import respond, seeded
+from engine.server.recording import note_token_ids
 from engine.server.service import Service
 
 COMPLETION_TOKENS = 16
@@ -76,7 +77,9 @@ class Completions:
             return await self._service.prompts.run(
                 request, text.text_prompt, prompt, context_tokens=context_tokens
             )
-        return fitting(prompt, context_tokens, "prompt")
+        tokens = fitting(prompt, context_tokens, "prompt")
+        note_token_ids(tokens, Detokenizer(text.tokenizer).decode)
+        return tokens
 
     def _source(
         self, body: CompletionRequest, text: TextModel, ready: Ready, prompt: list[int], choice: int

@@ -21,6 +21,7 @@ from engine.messages import (
     Sampled,
     Sampling,
     Submit,
+    ThinkingBudget,
 )
 from engine.server.output import Delta, Output
 from engine.server.recording import current
@@ -48,6 +49,8 @@ class Generation:
     """Makes what tells text, reasoning and calls apart; None: all output is text."""
     grammar: str = ""
     """As in Submit: what the output may be."""
+    thinking: ThinkingBudget | None = None
+    """As in Submit: how much may be thought."""
     one_call: bool = False
     """The answer ends after its first tool call."""
     only_calls: bool = False
@@ -92,6 +95,7 @@ async def generate(
             stop_tokens=list(generation.stop_tokens),
             logprobs=generation.logprobs,
             grammar=generation.grammar,
+            thinking=generation.thinking,
         )
     )
     output = Output(

@@ -49,6 +49,7 @@ class Chat:
             tools=body.tool_use(),
             variables=await service.prompts.run(request, _template_variables, body, text),
             ending=body.ending,
+            thinking_tokens=body.wish().budget,
             wanted=body.wanted(),
             stop_strings=body.stop_strings(),
             ignore_eos=body.ignore_eos,

@@ -40,7 +40,8 @@ class UserTurn(_Turn, tag="user", kw_only=True):
 
 class CalledFunction(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     name: str
-    arguments: str | dict[str, Any] = "{}"
+    arguments: Any = "{}"
+    """JSON as text, or what a client has read it as."""
 
 
 class ToolCall(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

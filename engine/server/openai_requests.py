@@ -35,7 +35,8 @@ class ChatRequest(CommonFields, kw_only=True):
     thinking: ThinkingSwitch | None = None
     """Extensions: two spellings of one switch."""
     thinking_budget: int | None = None
-    """Extension: tokens, told to the model as far as its template knows it."""
+    """Extension: tokens, told to the model as far as its template knows it; then thinking is
+    closed."""
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     """Extensions: where the prompt ends, if not where an answer begins."""

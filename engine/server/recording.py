@@ -2,8 +2,9 @@
 
 A line has what was asked and what came of it: the body, token ids, times. No header is in it, and
 no key: where one stands in a body (an agent that reads its own configuration shows it), `***` is
-written in its place. Of a refused request the body is left out: there is nothing to send again, and
-it may hold anything.
+written in its place. A body that spells one in pieces (in several parts of a content, or in token
+ids) is left out, and so is that of a refused request: there is nothing to send again, and it may
+hold anything.
 
 Token ids spell the whole prompt, so they are written only beside a body that is written too, shows
 all of that prompt, and has no key in it.
@@ -18,7 +19,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import BinaryIO
@@ -75,6 +76,8 @@ class Recording:
         self._began = time.monotonic()
         self.record = RequestRecord(time=time.time(), endpoint=endpoint)
         self.body = b""
+        self.spelled: list[str] = []
+        """What the body says in token ids."""
         self.unseen = False
         """The prompt has text that the body does not show, and that may hold a key."""
 
@@ -96,8 +99,10 @@ class Recording:
         if self.body and 0 < record.status < 400:
             body = msgspec.json.format(self.body.removeprefix(_BYTE_ORDER_MARK), indent=-1)
             shown = _JSON_STRING.sub(lambda found: _masked(found.group(), secrets), body)
-            record.body = msgspec.Raw(shown)
-            hidden = shown != body
+            pieces = ["".join(self.spelled), *_joined_by_field(shown)]
+            if not any(_has_key(each, secrets) for each in pieces):
+                record.body = msgspec.Raw(shown)
+                hidden = shown != body
         if hidden or self.unseen:
             for generation in record.generations:
                 generation.prompt_token_ids = generation.output_token_ids = None
@@ -108,12 +113,31 @@ def _masked(string: bytes, secrets: Sequence[str]) -> bytes:
     """A JSON string without keys."""
     text = msgspec.json.decode(string, type=str)
     shown = _without_keys(text, secrets)
-    inner = shown
-    while "\\" in inner:  # JSON in the string, such as a call's arguments, is escaped once more
-        inner = _ESCAPE.sub(_plain, inner)
-        if _without_keys(inner, secrets) != inner:
-            shown = _HIDDEN
+    if _has_key(shown, secrets):
+        shown = _HIDDEN
     return string if shown == text else msgspec.json.encode(shown)
+
+
+def _joined_by_field(body: bytes) -> Iterable[str]:
+    """The texts of all fields of one name in turn, as if they were one: parts of a content, and
+    strings in a list, of which a field that is given twice is no exception."""
+    texts: dict[str, list[str]] = {}
+    name = ""
+    for found in _JSON_STRING.finditer(body):
+        text = msgspec.json.decode(found.group(), type=str)
+        if body.startswith(b":", found.end()):
+            name = text
+        else:
+            texts.setdefault(name, []).append(text)
+    return map("".join, texts.values())
+
+
+def _has_key(text: str, secrets: Sequence[str]) -> bool:
+    while _without_keys(text, secrets) == text:
+        if "\\" not in text:
+            return False
+        text = _ESCAPE.sub(_plain, text)  # JSON in it, such as a call's arguments
+    return True
 
 
 def _without_keys(text: str, secrets: Sequence[str]) -> str:
@@ -161,6 +185,12 @@ def note_unseen() -> None:
     """The prompt of this request has text that its body does not show."""
     if recording := current():
         recording.unseen = True
+
+
+def note_token_ids(tokens: list[int], decode: Callable[[list[int]], str]) -> None:
+    """The body of this request has these token ids."""
+    if recording := current():
+        recording.spelled.append(decode(tokens))
 
 
 class Recorder:

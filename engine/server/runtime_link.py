@@ -78,7 +78,7 @@ class RuntimeLink:
         self.failure: ErrorRecord | None = None
         """Why it was given up: no runtime will be started again."""
         self.vocabulary: Callable[[], UseVocabulary] | None = None
-        """Set once the text side is loaded; called when a request has a grammar."""
+        """Set once the text side is loaded; called when a request needs it."""
         self.ready: Ready | None = None
         self._ever_ready = False
         self.restarts = 0
@@ -180,7 +180,7 @@ class RuntimeLink:
         """Start a request; its number is chosen here. Raises RuntimeUnavailable, RuntimeDied."""
         if self.state != "ready":
             raise self.unavailable()
-        if submit.grammar:
+        if submit.grammar or submit.thinking is not None:
             await self._teach()
         number = next(self._numbers)
         stream = RequestStream(self, number)

@@ -17,6 +17,7 @@ from engine.server.completions_requests import in_vocabulary
 from engine.server.http import json_response
 from engine.server.openai_messages import ROLES, ChatMessage, conversation, ending_of
 from engine.server.openai_tools import tool_use_of
+from engine.server.recording import note_token_ids
 from engine.server.service import Service
 from engine.server.turns import rendered
 
@@ -116,7 +117,9 @@ class Tokens:
             self._service.check_model(body.model)
         text = await self._service.text()
         in_vocabulary(body.tokens, text.tokenizer.vocab_size, "tokens", "tokens")
-        decoded = Detokenizer(text.tokenizer).decode(body.tokens)
+        detokenizer = Detokenizer(text.tokenizer)
+        note_token_ids(body.tokens, detokenizer.decode)
+        decoded = detokenizer.decode(body.tokens)
         return json_response({"prompt": decoded, "content": decoded})
 
 

@@ -29,6 +29,8 @@ class Turn:
     """Of the model's template."""
     ending: Ending = "answer"
     """Where the prompt ends."""
+    thinking_tokens: int | None = None
+    """Most tokens of thinking."""
     wanted: AnswerFormat | None = None
     stop_strings: tuple[str, ...] = ()
     ignore_eos: bool = False
@@ -84,6 +86,7 @@ async def prepared(
         # Without calls and without reasoning output is text as it comes.
         parser=parser if text.thinks or tools.callable else None,
         grammar=await work.run(request, _grammar, text, turn, prompt) if held else "",
+        thinking=text.thinking_budget(prompt, turn.thinking_tokens, tools=bool(tools.callable)),
         one_call=not tools.several,
         only_calls=tools.enforced,
     )

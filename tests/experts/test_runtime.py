@@ -125,6 +125,49 @@ def test_counters_count_experts_of_a_layer_and_step() -> None:
     assert (runtime.slots_used, runtime.experts_total) == (4, 12)
 
 
+def count(runtime: ExpertRuntime) -> tuple[int, int, int]:
+    counters = runtime.counters()
+    return counters.hits, counters.misses, counters.fills
+
+
+def test_where_every_expert_has_a_slot_nothing_is_looked_up() -> None:
+    experts = random_experts(
+        ["nvfp4", "float32", "nvfp4"], experts=EXPERTS, hidden=HIDDEN, inner=INNER
+    )
+    runtime, looking = make(experts), make(experts)
+    runtime.fill_all()
+    assert count(runtime) == (0, 0, 18)
+    looking.on_routing = lambda *_: None
+    looking.fill_all()
+    for _, residency in runtime.pools:
+        residency.lookup = None  # type: ignore[assignment,method-assign]
+    for seed, tokens in enumerate(STEPS):
+        assert_equal(step(runtime, 3, tokens, seed), step(looking, 3, tokens, seed))
+        assert count(runtime) == count(looking)
+
+
+def test_a_layer_s_second_call_is_another_step() -> None:
+    runtime = make(random_experts("nvfp4", experts=EXPERTS, hidden=HIDDEN, inner=INNER))
+    runtime.fill_all()
+    for ids in ([[0, 1]], [[1, 1]], [[5, 0]]):
+        runtime(0, torch.randn(1, HIDDEN), torch.tensor(ids), torch.ones(1, 2))
+    assert runtime.counters().hits == 5
+
+
+def test_a_shrink_keeps_what_was_used_where_nothing_was_looked_up() -> None:
+    experts = random_experts(["nvfp4"] * 2, experts=EXPERTS, hidden=HIDDEN, inner=INNER)
+    runtime = make(experts)
+    runtime.fill_all()
+    for ids in ([[4, 2]], [[1, 4]]):
+        for layer in range(2):
+            runtime(layer, torch.randn(1, HIDDEN), torch.tensor(ids), torch.ones(1, 2))
+    runtime.resize([6])
+    assert [entry.resident for entry in runtime.residency().layers] == [[1, 2, 4], [1, 2, 4]]
+    assert runtime.counters().hits == 8
+    runtime(0, torch.randn(1, HIDDEN), torch.tensor([[1, 2]]), torch.ones(1, 2))
+    assert runtime.counters().hits == 10
+
+
 def test_a_trace_hears_every_call() -> None:
     experts = random_experts(["nvfp4"] * 2, experts=EXPERTS, hidden=HIDDEN, inner=INNER)
     for runtime in (make(experts, "cpu"), make(experts, "sim", 0.2)):
@@ -241,6 +284,17 @@ def test_odd_calls() -> None:
                 runtime(0, torch.zeros(1, HIDDEN), torch.tensor([[wrong]]), torch.ones(1, 1))
 
 
+def cuda_step(runtime: ExpertRuntime, seed: int, tokens: int) -> list[Tensor]:
+    chance = torch.Generator().manual_seed(seed)
+    out = []
+    for layer in range(3):
+        x = torch.randn(tokens, HIDDEN, generator=chance).cuda()
+        ids = torch.rand(tokens, EXPERTS, generator=chance).argsort(1)[:, :WIDTH].cuda()
+        weights = torch.rand(tokens, WIDTH, generator=chance).cuda()
+        out.append(runtime(layer, x, ids, weights).cpu())
+    return out
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("storage", ["bfloat16", "fp8_block", "nvfp4"])
 def test_cuda_is_equal_whatever_the_cache_rate(storage: str) -> None:
@@ -248,16 +302,27 @@ def test_cuda_is_equal_whatever_the_cache_rate(storage: str) -> None:
 
     def outputs(rate: float) -> list[Tensor]:
         runtime = make(experts, "cuda", rate)
-        out = []
-        for seed, tokens in enumerate(STEPS):
-            chance = torch.Generator().manual_seed(seed)
-            for layer in range(3):
-                x = torch.randn(tokens, HIDDEN, generator=chance).cuda()
-                ids = torch.rand(tokens, EXPERTS, generator=chance).argsort(1)[:, :WIDTH].cuda()
-                weights = torch.rand(tokens, WIDTH, generator=chance).cuda()
-                out.append(runtime(layer, x, ids, weights).cpu())
-        return out
+        steps = [cuda_step(runtime, seed, tokens) for seed, tokens in enumerate(STEPS)]
+        return [y for step in steps for y in step]
 
     reference = outputs(1.0)
     for rate in (0.5, 0.2, 0.001):
         assert_equal(outputs(rate), reference)
+
+
+@pytest.mark.gpu
+def test_cuda_is_equal_after_growing_and_shrinking() -> None:
+    experts = random_experts(["nvfp4"] * 3, experts=EXPERTS, hidden=HIDDEN, inner=INNER)
+    changing, whole = make(experts, "cuda", 0.2), make(experts, "cuda")
+    address = changing.pools[0][0].bank.data_ptr()
+    for number, slots in enumerate([3, 18, 1, 7, 18, 2]):
+        changing.resize([slots])
+        assert changing.slots == (slots,)
+        assert changing.pools[0][0].bank.data_ptr() == address
+        for tokens in (1, 20):
+            assert_equal(cuda_step(changing, number, tokens), cuda_step(whole, number, tokens))
+        pool, residency = changing.pools[0]
+        for layer in range(3):
+            for expert in residency.resident(layer):
+                slot = pool.bank[residency.slot_of(layer, expert)]
+                assert torch.equal(slot.cpu(), changing.store.bank(layer)[expert])

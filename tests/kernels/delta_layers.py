@@ -9,19 +9,20 @@ from torch import Tensor
 from torch.nn import functional
 
 from engine.kernels.chunk_table import ChunkRun
+from engine.kernels.delta_layer import DeltaParameters
 from engine.kernels.gated_delta import causal_conv, gated_delta
-from engine.kernels.gpu.delta_shapes import DeltaParameters, DeltaShape
+from engine.kernels.gpu.delta_shapes import DeltaShape
 from engine.kernels.pointwise import gated_rms_norm
 
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
 """qkv, z, b, a"""
-SMALL = DeltaShape(key_heads=2, value_heads=4, key_dim=16, value_dim=32, taps=4)
-SINGLE = DeltaShape(key_heads=1, value_heads=1, key_dim=16, value_dim=16, taps=4)
+SMALL = DeltaShape(key_heads=2, value_heads=4, key_dim=32, value_dim=32, taps=4)
+SINGLE = DeltaShape(key_heads=1, value_heads=1, key_dim=32, value_dim=16, taps=4)
 PAIR = DeltaShape(key_heads=2, value_heads=2, key_dim=32, value_dim=16, taps=4)
 SHAPES = {
     "two key heads, four value heads": SMALL,
     "three value heads": DeltaShape(key_heads=1, value_heads=3, key_dim=32, value_dim=16, taps=3),
-    "two taps": DeltaShape(key_heads=1, value_heads=1, key_dim=16, value_dim=64, taps=2),
+    "two taps": DeltaShape(key_heads=1, value_heads=1, key_dim=32, value_dim=64, taps=2),
 }
 
 

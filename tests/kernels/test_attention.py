@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engine.context.batch import SequenceSlice
 from engine.kernels.gpu import attention_decode, attention_prefill
-from engine.kernels.gpu.attention import AttentionTables, attend, paged_attention
+from engine.kernels.gpu.attention import attend, attention_tables, paged_attention
 from engine.kernels.gpu.attention_decode import decode_attention
 
 PAGE = 4
@@ -114,7 +114,7 @@ def test_attention_of_single_tokens_and_chunks_equals_its_definition(
 @pytest.mark.parametrize("context", [0, 1, 15, 16, 17, 63, 64, 65, 150])
 def test_a_single_token_attends_over_any_context(context: int, device: torch.device) -> None:
     made = case([(1, context)], device=device, seed=context)
-    tables = AttentionTables.of(made.sequences, made.q.shape[2])
+    tables = attention_tables(made.q, made.sequences, made.q.shape[2])
     got = attend(made.q, made.keys, made.values, tables, made.scale, made.gate)
     assert close(got, expected(made, gated=True))
 
@@ -122,7 +122,7 @@ def test_a_single_token_attends_over_any_context(context: int, device: torch.dev
 @pytest.mark.parametrize(("length", "context"), [(2, 0), (16, 16), (17, 0), (33, 7), (2, 70)])
 def test_a_chunk_attends_over_any_context(length: int, context: int, device: torch.device) -> None:
     made = case([(length, context)], device=device, seed=length)
-    tables = AttentionTables.of(made.sequences, made.q.shape[2])
+    tables = attention_tables(made.q, made.sequences, made.q.shape[2])
     got = attend(made.q, made.keys, made.values, tables, made.scale, made.gate)
     assert close(got, expected(made, gated=True))
 
@@ -136,7 +136,7 @@ def test_rounded_keys_and_values_are_multiplied_in_float32_sums(device: torch.de
 
 def test_an_empty_row_of_a_captured_batch_gives_zeros(device: torch.device) -> None:
     made = case([(1, 20), (1, 3)], device=device)
-    table = AttentionTables.of(made.sequences, made.q.shape[2]).pages
+    table = attention_tables(made.q, made.sequences, made.q.shape[2]).pages
     lengths = torch.tensor([21, 0], dtype=torch.int32, device=device)
     poison = torch.full_like(table[1:], 10**6)
     got = decode_attention(

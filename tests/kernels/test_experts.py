@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from engine.formats.blob import blob_spec
+from engine.kernels.gpu.moe_combine import combine
 from engine.kernels.gpu.moe_decode import moe_decode
-from engine.kernels.gpu.moe_prefill import Sorted, combine, prefill_rows
+from engine.kernels.gpu.moe_prefill import Sorted, prefill_rows
 from engine.kernels.moe import moe_combine, moe_expert_rows
 from tests.kernels.stored import bank, error
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engine.context.batch import SequenceSlice
 from engine.kernels import attention
-from engine.kernels.gpu.attention import AttentionTables, attend, paged_attention
+from engine.kernels.gpu.attention import attend, attention_tables, paged_attention
 from engine.kernels.gpu.attention_decode import decode_attention
 from engine.kernels.gpu.sampling import UNSETTLED, sample_rows
 from engine.messages import Sampling
@@ -78,10 +78,10 @@ def queries(device: torch.device, rows: int) -> tuple[Tensor, Tensor]:
 def test_a_token_s_bits_do_not_depend_on_the_batch(cuda: torch.device, context: int) -> None:
     keys, values, sequences = paged(cuda, [(1, context), (1, 5), (1, 9000), (1, 777)])
     q, gate = queries(cuda, 4)
-    tables = AttentionTables.of(sequences, DIM)
+    tables = attention_tables(q, sequences, DIM)
     together = attend(q, keys, values, tables, SCALE, gate)
     assert error(together, attended(q, keys, values, sequences, gate)) < ROUNDED
-    first = AttentionTables.of(sequences[:1], DIM)
+    first = attention_tables(q, sequences[:1], DIM)
     alone = attend(q[:1], keys, values, first, SCALE, gate[:1])
     assert torch.equal(alone, together[:1])
 
@@ -91,7 +91,7 @@ def test_a_chunk_s_bits_do_not_depend_on_where_it_was_cut(cuda: torch.device, co
     keys, values, (seq,) = paged(cuda, [(700, context)])
     q, gate = queries(cuda, 700)
     whole = paged_attention(q, keys, values, (seq,), SCALE)
-    gated = attend(q, keys, values, AttentionTables.of((seq,), DIM), SCALE, gate)
+    gated = attend(q, keys, values, attention_tables(q, (seq,), DIM), SCALE, gate)
     assert error(gated, attended(q, keys, values, (seq,), gate)) < ROUNDED
     for cut in (2, 130, 512, 697):
         parts = (

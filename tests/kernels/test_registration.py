@@ -8,12 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from engine.kernels.gpu import attention, pointwise, rotary, router
+from engine.kernels.gpu import attention, delta_layer, experts, linear, pointwise, rotary, router
 from engine.kernels.registry import lookup
 
 KERNELS = {
+    "linear": linear.linear,
+    "moe_experts": experts.moe_experts,
+    "moe_expert_rows": experts.moe_expert_rows,
+    "moe_combine": experts.moe_combine,
+    "delta_decode": delta_layer.delta_decode,
+    "delta_prefill": delta_layer.delta_prefill,
+    "attention_tables": attention.attention_tables,
     "paged_attention": attention.paged_attention,
     "rotate_and_store": rotary.rotate_and_store,
+    "norm_rotate_and_store": rotary.norm_rotate_and_store,
     "rms_norm": pointwise.rms_norm,
     "add_rms_norm": pointwise.add_rms_norm,
     "gated_rms_norm": pointwise.gated_rms_norm,
@@ -32,7 +40,7 @@ def test_an_operation_has_its_kernel_on_a_gpu(name: str) -> None:
 def test_without_a_gpu_nothing_imports_triton() -> None:
     code = """
 import sys, torch
-import engine.layers.attention, engine.layers.moe
+import engine.models.registry
 from engine.kernels.pointwise import rms_norm
 rms_norm(torch.ones(1, 4), torch.ones(4), 1e-6)
 sys.exit("triton" in sys.modules)

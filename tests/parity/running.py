@@ -121,7 +121,7 @@ def in_company(
         for i, part in zip(active, parts, strict=True):
             logits[i].append(part)
             if not left[i] and len(greedy[i]) < steps:
-                greedy[i].append(part[-1].argmax().reshape(1))
+                greedy[i].append(part[-1].argmax().reshape(1).cpu())
                 left[i].append(greedy[i][-1])
         turn += 1
     for sequence in sequences:

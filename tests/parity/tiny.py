@@ -61,7 +61,7 @@ def qwen3_5_moe(**changes: Any) -> transformers.PreTrainedConfig:
         "shared_expert_intermediate_size": 48,
         "linear_num_key_heads": 2,
         "linear_num_value_heads": 4,
-        "linear_key_head_dim": 16,
+        "linear_key_head_dim": 32,
         "linear_value_head_dim": 16,
     }
     return transformers.Qwen3_5MoeTextConfig(**{**values, **changes})

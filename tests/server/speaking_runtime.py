@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from engine.messages import (
     Admitted,
     Cancel,
@@ -58,6 +60,7 @@ def main(folder: Path) -> None:
                         "grammar": command.grammar,
                         "seed": command.sampling.seed,
                         "max_tokens": command.max_tokens,
+                        "thinking": msgspec.to_builtins(command.thinking),
                     }
                     print(json.dumps(note), file=heard, flush=True)
                     answer(command, answers.next())

@@ -189,6 +189,48 @@ def test_no_key_of_anyone_is_recorded(recorded: Speaker, file: Path) -> None:
     assert api_keys.PREFIX not in text and token not in text and KEY not in text
 
 
+def test_a_key_in_pieces_is_not_recorded(recorded: Speaker, file: Path) -> None:
+    """A body that spells one over several parts, or in token ids, is left out."""
+    recorded.says("fine")
+    key = other_key(recorded)
+    halves = [{"type": "text", "text": part} for part in (f"key {key[:20]}", f"{key[20:]} it is")]
+    ids = recorded.tokenizer.encode(f"my key is {key}").ids
+    turn = {"role": "user", "content": halves}
+    say: dict[str, Any] = {"max_tokens": 3}
+    for url, body in (
+        ("/v1/chat/completions", {"messages": [turn], **say}),
+        ("/v1/chat/completions", {"messages": [{**turn, "content": h["text"]} for h in halves]}),
+        ("/v1/messages", {"messages": [turn], **say}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "x"}], "system": halves, **say}),
+        ("/v1/completions", {"prompt": [half["text"] for half in halves]}),
+        ("/v1/completions", {"prompt": ids}),
+        ("/v1/completions", {"prompt": ids, "max_tokens": 0}),
+        ("/v1/completions", {"prompt": [ids[:9], ids[9:]]}),
+        ("/v1/detokenize", {"tokens": ids}),
+    ):
+        before = count(file)
+        sent = {"model": recorded.model, **body}
+        done = recorded.server.http.post(url, json=sent)
+        assert done.status_code == 200, done.text
+        line = newest(file, before + 1)
+        assert line["status"] == 200 and line["body"] is None and has_no_ids(line)
+    assert key[20:] not in file.read_text()
+
+
+def test_parts_and_token_ids_without_a_key_are_recorded(recorded: Speaker, file: Path) -> None:
+    recorded.says("fine")
+    parts = [{"type": "text", "text": f"{MARKER} hr-"}, {"type": "text", "text": "is no key"}]
+    for url, body in (
+        ("/v1/completions", {"prompt": recorded.tokenizer.encode(MARKER).ids}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": parts}]}),
+    ):
+        before = count(file)
+        sent = {"model": recorded.model, **body}
+        assert recorded.server.http.post(url, json=sent).status_code == 200
+        line = newest(file, before + 1)
+        assert line["body"] == sent and line["generations"][0]["prompt_token_ids"]
+
+
 def test_a_slash_may_be_escaped(recorded: Speaker, file: Path) -> None:
     before, url = count(file), "/v1/completions"
     recorded.says("fine")

@@ -94,13 +94,22 @@ def test_a_call_comes_back_as_far_as_it_was_written(
 
 
 def test_arguments_that_a_client_has_read(hermes: Speaker) -> None:
-    """Clients of Anthropic's protocol read them as JSON, whatever it holds."""
+    """Clients of Anthropic's protocol read them as JSON, whatever it holds; others may."""
     hermes.says("Well.")
-    for read in ([1], 7, True):
+    for read in ([1], 7, -0.5, True):
+        told = json.dumps({"arguments": json.dumps(read)})
+        chat(hermes, *called(read))
+        assert told in hermes.prompt()
+        old = {"role": "assistant", "function_call": {"name": "f", "arguments": read}}
+        chat(hermes, old)
+        assert told in hermes.prompt()
+        item = {"type": "function_call", "call_id": "1", "name": "f", "arguments": read}
+        post(hermes, RESPONSES, input=[USER, item])
+        assert told in hermes.prompt()
         use = {"type": "tool_use", "id": "1", "name": "f", "input": read}
         turns = [USER, {"role": "assistant", "content": [use]}, USER]
         post(hermes, MESSAGES, max_tokens=9, messages=turns)
-        assert json.dumps({"arguments": json.dumps(read)}) in hermes.prompt()
+        assert told in hermes.prompt()
 
 
 def test_what_proxies_hang_on_answers(hermes: Speaker) -> None:

@@ -15,6 +15,7 @@ from engine.chat.parsers.stream import OutputStream, Script, compiled
 from engine.chat.parsers.tools import Tool
 
 NAME = "hermes"
+MARK = "<tool_call>"
 
 _STRING = r'"(?:[^"\\]|\\.)*+"'
 _NAME = r'"(?:[^"\\]|\\.){0,256}+"'
@@ -23,11 +24,11 @@ _FIELD = rf"\s*+,\s*+{_STRING}\s*+:\s*+(?:{_STRING}|[\w.+-]++)"
 
 def speaks(template: str) -> bool:
     """A template that asks for <tool_call> and writes calls as JSON with a field `name`."""
-    return "<tool_call>" in template and bool(regex.search(r'\{\\*"name\\*"\s*:', template))
+    return MARK in template and bool(regex.search(r'\{\\*"name\\*"\s*:', template))
 
 
 def calls(stream: OutputStream, _tools: Sequence[Tool]) -> Calls:
-    begin, end = stream.mark("<tool_call>"), stream.mark("</tool_call>")
+    begin, end = stream.mark(MARK), stream.mark("</tool_call>")
     # Where the name does not come first, the call is read as a whole.
     first = rf'\s*+\{{\s*+"name"\s*+:\s*+(?P<name>{_NAME})\s*+,\s*+"(?:arguments|parameters)"\s*+:'
     header = rf"{begin}(?:{first}|(?P<object>\s*+\{{.*?\}})\s*+{end})"
@@ -71,7 +72,7 @@ def _whole(stream: OutputStream, match: regex.Match[str]) -> None:
 
 
 def form(grammar: Grammar) -> CallForm:
-    begin, end = grammar.markup("<tool_call>"), grammar.markup("</tool_call>")
+    begin, end = grammar.markup(MARK), grammar.markup("</tool_call>")
     line = optional("\n")
 
     def call(tool: Tool) -> str:

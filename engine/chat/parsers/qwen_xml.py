@@ -12,20 +12,21 @@ from engine.chat.parsers.tagged_grammar import tagged_parameters
 from engine.chat.parsers.tools import Tool
 
 NAME = "qwen_xml"
+MARK = "<function="
 
 _CLOSING = r"<\/parameter>\s*(<parameter=|<\/function>)|<\/function>\s*<\/?tool_call>"
 """What the parser takes for the end of a value, in the dialect of grammars."""
 
 
 def speaks(template: str) -> bool:
-    return "<function=" in template and "<parameter=" in template
+    return MARK in template and "<parameter=" in template
 
 
 def calls(stream: OutputStream, tools: Sequence[Tool]) -> Calls:
     begin, end = stream.mark("<tool_call>"), stream.mark("</tool_call>")
     # Models leave out <tool_call> now and then, and the closing tag of a parameter.
     tags = Tags(
-        header=rf"(?:{begin}\s*+)?<function=(?P<name>[^<>\n]{{1,256}}+)>",
+        header=rf"(?:{begin}\s*+)?{MARK}(?P<name>[^<>\n]{{1,256}}+)>",
         parameter=r"<parameter=(?P<key>[^<>\n]{1,256}+)>(?:\n|(?!\n)(?=.))",
         value_end=r"\n?</parameter>(?=\s*+(?:<parameter=|</function>))"
         rf"|\n?(?=</function>\s*+(?:{end}|{begin}))",

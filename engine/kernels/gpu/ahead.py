@@ -46,6 +46,8 @@ class Ahead:
     """Integer parameters that are multiples of 16."""
     architectures: tuple[int, ...] = ARCHITECTURES
     """Those that launch it: tiles differ between them."""
+    fusion: bool = True
+    """Whether products and sums may be rounded once."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,11 @@ def compiled(case: Ahead, architecture: int) -> Any:
         constexprs=dict(case.constants),
         attrs=attributes,
     )
-    options = {"num_warps": case.warps, "num_stages": case.stages}
+    options = {
+        "num_warps": case.warps,
+        "num_stages": case.stages,
+        "enable_fp_fusion": case.fusion,
+    }
     with triton.knobs.nvidia.scope():
         use_assembler(divmod(architecture, 10))
         target = GPUTarget("cuda", architecture, _WARP)

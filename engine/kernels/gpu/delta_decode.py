@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from engine.kernels.delta_layer import DeltaParameters
 from engine.kernels.gpu.ahead import Ahead
 from engine.kernels.gpu.delta_math import (
     NORM_EPS,
@@ -20,7 +21,7 @@ from engine.kernels.gpu.delta_math import (
     sigmoid,
     silu,
 )
-from engine.kernels.gpu.delta_shapes import QWEN3_NEXT, DeltaParameters, DeltaShape, delta_shape
+from engine.kernels.gpu.delta_shapes import QWEN3_NEXT, DeltaShape, delta_shape
 
 BLOCK_V = 32
 """Columns of a head's state a program: one sequence of 32 heads and 128 columns gives 128."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from engine.kernels.chunk_table import CHUNK, ChunkTable
+from engine.kernels.delta_layer import DeltaParameters
 from engine.kernels.gpu.delta_conv import delta_conv
 from engine.kernels.gpu.delta_scan import delta_scan
-from engine.kernels.gpu.delta_shapes import DeltaParameters, DeltaShape, delta_shape
+from engine.kernels.gpu.delta_shapes import DeltaShape, delta_shape
 from engine.kernels.gpu.delta_within import FACTORS, delta_within
 from engine.kernels.gpu.gated_norm import gated_norm
 

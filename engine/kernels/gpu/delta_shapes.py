@@ -6,20 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-
-@dataclass(frozen=True)
-class DeltaParameters:
-    """A layer's own numbers, all float32."""
-
-    conv_weight: Tensor
-    """[channels, taps]"""
-    a_log: Tensor
-    """[value_heads]"""
-    dt_bias: Tensor
-    """[value_heads]"""
-    norm_weight: Tensor
-    """[value_dim]"""
-    eps: float
+from engine.kernels.delta_layer import DeltaParameters
 
 
 @dataclass(frozen=True)
@@ -40,8 +27,15 @@ QWEN3_NEXT = DeltaShape(key_heads=16, value_heads=32, key_dim=128, value_dim=128
 """Qwen3-Next, and Qwen3.5 and 3.6 of 35B-A3B: what kernels are compiled for ahead of time."""
 
 
-def _power_of_two(number: int) -> bool:
-    return number >= 16 and number & (number - 1) == 0
+LEAST_KEY_DIM, LEAST_VALUE_DIM = 32, 16
+"""A matrix product sums over 16 numbers at least, and keys are taken in halves."""
+
+
+def can_take(recurrent: Tensor) -> bool:
+    """Whether kernels of this package can take heads of a state pool's key_dim and value_dim."""
+    key_dim, value_dim = recurrent.shape[2:]
+    large = key_dim >= LEAST_KEY_DIM and value_dim >= LEAST_VALUE_DIM
+    return large and all(dim & (dim - 1) == 0 for dim in (key_dim, value_dim))
 
 
 def delta_shape(
@@ -63,8 +57,11 @@ def delta_shape(
         value_dim=value_dim,
         taps=taps,
     )
-    if not (_power_of_two(key_dim) and _power_of_two(value_dim)):
-        raise ValueError(f"heads of {key_dim} and {value_dim}: powers of two from 16 on are needed")
+    if not can_take(recurrent):
+        raise ValueError(
+            f"heads of {key_dim} and {value_dim}: powers of two are needed, "
+            f"from {LEAST_KEY_DIM} and {LEAST_VALUE_DIM} on"
+        )
     if shape.channels != channels or shape.key_heads < 1 or value_heads % shape.key_heads:
         raise ValueError(f"{channels} channels are not those of {value_heads} value heads")
     rows = len(qkv)

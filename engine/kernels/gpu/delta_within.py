@@ -19,9 +19,10 @@ import triton.language as tl
 from torch import Tensor
 
 from engine.kernels.chunk_table import CHUNK, COLUMNS, FIRST, LENGTH, ChunkTable
+from engine.kernels.delta_layer import DeltaParameters
 from engine.kernels.gpu.ahead import Ahead
 from engine.kernels.gpu.delta_math import NORM_EPS, log_decay, product, sigmoid
-from engine.kernels.gpu.delta_shapes import QWEN3_NEXT, DeltaParameters, DeltaShape
+from engine.kernels.gpu.delta_shapes import QWEN3_NEXT, DeltaShape
 
 WARPS = 8
 FACTORS = 4

@@ -1,9 +1,9 @@
 """Products of a few rows with a stored weight: bound by reading the weight.
 
 A bfloat16 weight is the left factor on tensor cores, sixteen rows of activations the right one,
-whether they are there or not: one row costs about as much as sixteen. Codes are multiplied as they
-are decoded, a row of activations at a time: on tensor cores decoding would take longer than
-reading. Either way a row's bits do not depend on the other rows.
+whether they are there or not: one row costs about as much as sixteen, and more take turns. Codes
+are multiplied as they are decoded, a row of activations at a time: on tensor cores decoding would
+take longer than reading. Either way a row's bits do not depend on the other rows.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from engine.kernels.gpu.ahead import Ahead
 from engine.kernels.gpu.codes import FACTOR_TYPE, NUMBERS, NVFP4, PER_WORD
 from engine.kernels.gpu.words import row_sums, tile_rows
 
-MOST_ROWS = 16
-
-
+TOGETHER = 16
+"""Rows of activations that meet a bfloat16 weight at once."""
 BLOCK_R, BLOCK_W = 8, 256
 """Of codes: rows and words of a program."""
 
@@ -84,7 +83,7 @@ def linear_codes_kernel(
     tl.store(y + m * ROWS + row, sums.to(y.dtype.element_ty), mask=row < ROWS)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows_x"])
 def linear_few_kernel(
     weights,
     bias,
@@ -97,9 +96,9 @@ def linear_few_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """y [rows_x, ROWS] of x [rows_x, COLUMNS], rows_x at most 16, all bfloat16."""
+    """y [rows_x, ROWS] of x [rows_x, COLUMNS], all bfloat16; a program takes 16 rows."""
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    m = tl.arange(0, 16)
+    m = tl.program_id(1) * 16 + tl.arange(0, 16)
     there, wanted = n < ROWS, m < rows_x
     total = tl.zeros((BLOCK_N, 16), tl.float32)
     row = weights + n.to(tl.int64)[:, None] * COLUMNS
@@ -139,17 +138,20 @@ def scale_arguments(weight: StoredWeight) -> tuple[Tensor, Tensor, int]:
     return scale, parts.get("scale_2", none), scale.shape[1]
 
 
-def linear_few(x: Tensor, weight: StoredWeight, bias: Tensor | None) -> Tensor:
-    """x bfloat16 [N, in] with N at most MOST_ROWS, times weight [out, in] transposed, plus bias
-    [out]: bfloat16 [N, out]. A row's bits do not depend on the other rows."""
+def linear_few(
+    x: Tensor, weight: StoredWeight, bias: Tensor | None, out: Tensor | None = None
+) -> Tensor:
+    """x bfloat16 [N, in] times weight [out, in] transposed, plus bias [out]: bfloat16 [N, out],
+    written to `out` if given. A row's bits do not depend on the other rows."""
     rows, columns = weight.shape
-    out = torch.empty((x.shape[0], rows), dtype=x.dtype, device=x.device)
+    if out is None:
+        out = torch.empty((x.shape[0], rows), dtype=x.dtype, device=x.device)
     words = words_of(weight.parts["weight"])
     fixed = {"ROWS": rows, "COLUMNS": columns, "HAS_BIAS": bias is not None}
     bias = out if bias is None else bias
     if weight.format == "bfloat16":
         tile = tile_for(rows)
-        linear_few_kernel[(triton.cdiv(rows, tile.n),)](
+        linear_few_kernel[(triton.cdiv(rows, tile.n), triton.cdiv(x.shape[0], TOGETHER))](
             words,
             bias,
             x.contiguous(),

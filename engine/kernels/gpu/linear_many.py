@@ -38,7 +38,7 @@ def tile_for(storage: str, arch: int) -> Tile:
     return Tile(64, 128, 64, 4, 3)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows_x"])
 def linear_many_kernel(
     weights,
     scales,
@@ -98,12 +98,16 @@ def linear_many_kernel(
     tl.store(y + at, total.to(y.dtype.element_ty), mask=wanted[None, :] & there[:, None])
 
 
-def linear_many(x: Tensor, weight: StoredWeight, bias: Tensor | None) -> Tensor:
-    """x bfloat16 [N, in] times weight [out, in] transposed, plus bias [out]: bfloat16 [N, out].
+def linear_many(
+    x: Tensor, weight: StoredWeight, bias: Tensor | None, out: Tensor | None = None
+) -> Tensor:
+    """x bfloat16 [N, in] times weight [out, in] transposed, plus bias [out]: bfloat16 [N, out],
+    written to `out` if given.
 
     The weight must not be float32. A row's bits do not depend on the other rows."""
     rows, columns = weight.shape
-    out = torch.empty((x.shape[0], rows), dtype=x.dtype, device=x.device)
+    if out is None:
+        out = torch.empty((x.shape[0], rows), dtype=x.dtype, device=x.device)
     scale, scale_2, in_row = scale_arguments(weight)
     tile = tile_for(weight.format, architecture(x.device))
     tiles = triton.cdiv(x.shape[0], tile.m) * triton.cdiv(rows, tile.n)

@@ -1,8 +1,10 @@
 """The routed experts of a few tokens, read from slots by number: bound by reading the blobs.
 
 Two kernels. Gate and up: one program for some inner columns of one (token, route). Down: one
-program for some columns of one token, all its routes. An expert that two tokens share is read
-twice, the second time from the cache. No row depends on another, nor on where its blob lies.
+program for some columns of one token, all its routes, a row for each of them: their sum is
+`moe_combine`'s, which adds in one order however a layer is cut into groups of experts. An expert
+that two tokens share is read twice, the second time from the cache. No row depends on another, nor
+on where its blob lies.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ from torch import Tensor
 from engine.formats.blob import BlobSpec, blob_spec
 from engine.kernels.gpu.ahead import Ahead
 from engine.kernels.gpu.codes import NUMBERS, NVFP4, PER_WORD
+from engine.kernels.gpu.moe_combine import combine
 from engine.kernels.gpu.words import row_sums, tile_rows
 
-MOST_TOKENS = 8
 GATE_UP_ROWS, GATE_UP_WORDS = 8, 256
 DOWN_ROWS, DOWN_WORDS = 4, 64
 
@@ -118,7 +120,6 @@ def down_kernel(
     biases,
     inner,
     slots,
-    weights,
     y,
     ROUTES: tl.constexpr,
     HIDDEN: tl.constexpr,
@@ -136,9 +137,10 @@ def down_kernel(
     BLOCK_R: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_W: tl.constexpr,
+    CLEAR: tl.constexpr,
 ):
-    """y [tokens, HIDDEN] = the sum over a token's routes of its weight times the expert's row, in
-    an order that the number of routes decides. A route whose slot is < 0 adds nothing."""
+    """y float32 [tokens * ROUTES, HIDDEN]: the expert's row of each route. Where the slot is < 0,
+    zeros if CLEAR, else nothing."""
     token = tl.program_id(0)
     rows = tile_rows(tl.program_id(1) * BLOCK_R, BLOCK_R)
     route = tl.arange(0, BLOCK_M)
@@ -170,10 +172,12 @@ def down_kernel(
         bias = biases + slot * (STRIDE // BIAS_ITEM) + BIAS_AT // BIAS_ITEM
         mask = inside[:, None] & here[None, :]
         sums += tl.load(bias[None, :] + row[:, None], mask=mask, other=0.0).to(tl.float32)
-    weight = tl.load(weights + at, mask=here, other=0.0)
-    # What a route that is not here left in `inner` may be anything.
-    out = tl.sum(tl.where(here[None, :], sums * weight[None, :], 0.0), axis=1)
-    tl.store(y + token * HIDDEN + row, out.to(y.dtype.element_ty), mask=inside)
+    mask = inside[:, None] & here[None, :]
+    if CLEAR:
+        # What a route that is not here left in `inner` may be anything.
+        sums = tl.where(here[None, :], sums, 0.0)
+        mask = inside[:, None] & (route < ROUTES)[None, :]
+    tl.store(y + at.to(tl.int64)[None, :] * HIDDEN + row[:, None], sums, mask=mask)
 
 
 @dataclass(frozen=True)
@@ -219,20 +223,17 @@ def can_read_blobs(spec: BlobSpec) -> bool:
     return all(f in NUMBERS and size % PER_WORD[f] == 0 for f, size in formats)
 
 
-def moe_decode(
-    bank: Tensor,
-    spec: BlobSpec,
-    x: Tensor,
-    slots: Tensor,
-    weights: Tensor,
-    out: Tensor | None = None,
-) -> Tensor:
-    """bank uint8 [N, stride], x [T, H] with T at most MOST_TOKENS, slots int [T, k] (negative: left
-    out), weights float32 [T, k] -> [T, H] in x's dtype, written to `out` if given. Sums and the
-    inner activations are float32. Slots are not checked: they are the residency table's."""
+def decode_rows(
+    bank: Tensor, spec: BlobSpec, x: Tensor, slots: Tensor, rows: Tensor, *, clear: bool = False
+) -> None:
+    """Write rows[t, j] (float32 [T, k, H]) of every route whose slot is not negative.
+
+    bank uint8 [N, stride], x [T, H], slots int [T, k]. Other rows become zero if `clear`, else they
+    stay as they are. Sums and the inner activations are float32. Slots are not checked: they are
+    the residency table's.
+    """
     tokens, routes = slots.shape
     inner = torch.empty((tokens * routes, spec.intermediate), dtype=torch.float32, device=x.device)
-    out = torch.empty_like(x) if out is None else out
     gate_up, down = matrix_constants(spec, "gate_up"), matrix_constants(spec, "down")
     words, floats = bank.view(torch.int32), bank.view(torch.float32)
     gate_up_kernel[(tokens * routes, triton.cdiv(spec.intermediate, GATE_UP_ROWS))](
@@ -256,16 +257,30 @@ def moe_decode(
         bank.view(down.bias_type),
         inner,
         slots,
-        weights,
-        out,
+        rows,
         ROUTES=routes,
         BLOCK_R=DOWN_ROWS,
         BLOCK_M=triton.next_power_of_2(routes),
         BLOCK_W=DOWN_WORDS,
+        CLEAR=clear,
         num_warps=4,
         **down.constants,
     )
-    return out
+
+
+def moe_decode(
+    bank: Tensor,
+    spec: BlobSpec,
+    x: Tensor,
+    slots: Tensor,
+    weights: Tensor,
+    out: Tensor | None = None,
+) -> Tensor:
+    """The sum of a token's routes, weighed by float32 [T, k]: [T, H] in x's dtype, written to `out`
+    if given. Other arguments are those of `decode_rows`; a negative slot adds nothing."""
+    rows = torch.empty((*slots.shape, x.shape[1]), dtype=torch.float32, device=x.device)
+    decode_rows(bank, spec, x, slots, rows, clear=True)
+    return combine(rows, weights, x.dtype, out)
 
 
 def _ahead(storage: str, routes: int, hidden: int, inner: int) -> tuple[Ahead, Ahead]:
@@ -277,7 +292,7 @@ def _ahead(storage: str, routes: int, hidden: int, inner: int) -> tuple[Ahead, A
         Ahead(
             f"gate_up {shape}",
             gate_up_kernel,
-            {**common, "x": "*bf16", "slots": "*i32", "inner": "*fp32"},
+            {**common, "x": "*bf16", "slots": "*i64", "inner": "*fp32"},
             {
                 "ROUTES": routes,
                 "BLOCK_R": GATE_UP_ROWS,
@@ -288,12 +303,13 @@ def _ahead(storage: str, routes: int, hidden: int, inner: int) -> tuple[Ahead, A
         Ahead(
             f"down {shape}",
             down_kernel,
-            {**common, "inner": "*fp32", "slots": "*i32", "weights": "*fp32", "y": "*bf16"},
+            {**common, "inner": "*fp32", "slots": "*i64", "y": "*fp32"},
             {
                 "ROUTES": routes,
                 "BLOCK_R": DOWN_ROWS,
                 "BLOCK_M": triton.next_power_of_2(routes),
                 "BLOCK_W": DOWN_WORDS,
+                "CLEAR": True,
                 **matrix_constants(spec, "down").constants,
             },
         ),

@@ -3,7 +3,7 @@
 Three small kernels sort: count the routes of each slot, lay the counts end to end in whole tiles,
 and put every route in its place. Which of a slot's places a route gets depends on the order in
 which programs run, and no bit of its row does. Then gate and up with their activation, and down,
-which leaves a float32 row for each route; `combine` adds a token's in the order of its routes.
+which leaves a float32 row for each route; `moe_combine` adds a token's in the order of its routes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from engine.kernels.gpu.tiles import add_product
 _COUNTED_AT_ONCE = 256
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["routes"])
 def count_kernel(slots, counts, ranks, routes, BLOCK: tl.constexpr):
     """counts [N] of zeros becomes the routes of each slot; ranks[route] is its place among them."""
     route = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -33,18 +33,18 @@ def count_kernel(slots, counts, ranks, routes, BLOCK: tl.constexpr):
     tl.store(ranks + route, rank, mask=slot >= 0)
 
 
-@triton.jit
-def ends_kernel(counts, ends, N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["banks"])
+def ends_kernel(counts, ends, banks, BLOCK_M: tl.constexpr, BLOCK: tl.constexpr):
     """ends[slot]: tiles of BLOCK_M routes up to and with this slot's."""
     before = 0
-    for first in range(0, N, BLOCK):
+    for first in range(0, banks, BLOCK):
         slot = first + tl.arange(0, BLOCK)
-        tiles = (tl.load(counts + slot, mask=slot < N, other=0) + BLOCK_M - 1) // BLOCK_M
-        tl.store(ends + slot, before + tl.cumsum(tiles, 0), mask=slot < N)
+        tiles = (tl.load(counts + slot, mask=slot < banks, other=0) + BLOCK_M - 1) // BLOCK_M
+        tl.store(ends + slot, before + tl.cumsum(tiles, 0), mask=slot < banks)
         before += tl.sum(tiles, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["routes"])
 def place_kernel(
     slots, ranks, counts, ends, order, routes, BLOCK_M: tl.constexpr, BLOCK: tl.constexpr
 ):
@@ -59,10 +59,10 @@ def place_kernel(
 
 
 @triton.jit
-def slot_of_tile(ends, tile, N: tl.constexpr):
-    """The slot whose routes this tile has; N if there is no such tile. Binary search."""
+def slot_of_tile(ends, tile, banks):
+    """The slot whose routes this tile has; `banks` if there is no such tile. Binary search."""
     low = 0
-    high = N
+    high = banks
     while low < high:
         middle = (low + high) // 2
         after = tl.load(ends + middle) <= tile
@@ -71,7 +71,7 @@ def slot_of_tile(ends, tile, N: tl.constexpr):
     return low
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["banks"])
 def prefill_gate_up_kernel(
     weights,
     scales,
@@ -81,7 +81,7 @@ def prefill_gate_up_kernel(
     order,
     ends,
     inner,
-    N: tl.constexpr,
+    banks,
     ROUTES: tl.constexpr,
     HIDDEN: tl.constexpr,
     INNER: tl.constexpr,
@@ -103,8 +103,8 @@ def prefill_gate_up_kernel(
     """inner bfloat16 [tiles * BLOCK_M, INNER], in the order of `order`."""
     tiles_n: tl.constexpr = (INNER + BLOCK_N - 1) // BLOCK_N
     tile = tl.program_id(0) // tiles_n
-    slot = slot_of_tile(ends, tile, N).to(tl.int64)
-    if slot >= N:
+    slot = slot_of_tile(ends, tile, banks).to(tl.int64)
+    if slot >= banks:
         return
     place = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     route = tl.load(order + place)
@@ -166,7 +166,7 @@ def prefill_gate_up_kernel(
     tl.store(inner + at, active.to(inner.dtype.element_ty), mask=wanted[None, :] & there[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["banks"])
 def prefill_down_kernel(
     weights,
     scales,
@@ -176,7 +176,7 @@ def prefill_down_kernel(
     order,
     ends,
     y,
-    N: tl.constexpr,
+    banks,
     HIDDEN: tl.constexpr,
     INNER: tl.constexpr,
     STRIDE: tl.constexpr,
@@ -197,8 +197,8 @@ def prefill_down_kernel(
     """y float32 [routes, HIDDEN]: the row of each route in `order`."""
     tiles_n: tl.constexpr = (HIDDEN + BLOCK_N - 1) // BLOCK_N
     tile = tl.program_id(0) // tiles_n
-    slot = slot_of_tile(ends, tile, N).to(tl.int64)
-    if slot >= N:
+    slot = slot_of_tile(ends, tile, banks).to(tl.int64)
+    if slot >= banks:
         return
     place = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     route = tl.load(order + place)
@@ -237,22 +237,6 @@ def prefill_down_kernel(
     tl.store(y + at, total, mask=wanted[None, :] & there[:, None])
 
 
-@triton.jit
-def combine_kernel(
-    rows, weights, y, HIDDEN: tl.constexpr, ROUTES: tl.constexpr, BLOCK: tl.constexpr
-):
-    """y [tokens, HIDDEN]: a token's rows times their weights, added in the order of its routes."""
-    token = tl.program_id(0).to(tl.int64)
-    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    mask = columns < HIDDEN
-    total = tl.zeros((BLOCK,), tl.float32)
-    for route in tl.static_range(ROUTES):
-        at = token * ROUTES + route
-        weight = tl.load(weights + at)
-        total += tl.load(rows + at * HIDDEN + columns, mask=mask, other=0.0) * weight
-    tl.store(y + token * HIDDEN + columns, total.to(y.dtype.element_ty), mask=mask)
-
-
 def tile_for(arch: int) -> Tile:
     """Not of the number of tokens: the order of summation must not depend on it."""
     if arch not in (80, 90):
@@ -275,7 +259,7 @@ class Sorted:
         ranks = torch.empty(routes, dtype=torch.int32, device=device)
         grid = (triton.cdiv(routes, _COUNTED_AT_ONCE),)
         count_kernel[grid](slots, counts, ranks, routes, BLOCK=_COUNTED_AT_ONCE)
-        ends_kernel[(1,)](counts, self.ends, N=banks, BLOCK_M=height, BLOCK=1024)
+        ends_kernel[(1,)](counts, self.ends, banks, BLOCK_M=height, BLOCK=1024)
         place_kernel[grid](
             slots,
             ranks,
@@ -326,7 +310,7 @@ def prefill_rows(bank: Tensor, spec: BlobSpec, x: Tensor, slots: Tensor, rows: T
             order.order,
             order.ends,
             target,
-            N=bank.shape[0],
+            bank.shape[0],
             WEIGHT_ITEM=weight_type.itemsize,
             **more,
             **matrix.constants,
@@ -334,18 +318,6 @@ def prefill_rows(bank: Tensor, spec: BlobSpec, x: Tensor, slots: Tensor, rows: T
             num_warps=tile.warps,
             num_stages=tile.stages,
         )
-
-
-def combine(rows: Tensor, weights: Tensor, dtype: torch.dtype) -> Tensor:
-    """rows float32 [T, k, H] weighed by float32 [T, k] and added in the order of the routes:
-    [T, H] in `dtype`."""
-    tokens, routes, hidden = rows.shape
-    out = torch.empty((tokens, hidden), dtype=dtype, device=rows.device)
-    block = min(1024, triton.next_power_of_2(hidden))
-    combine_kernel[(tokens, triton.cdiv(hidden, block))](
-        rows, weights, out, HIDDEN=hidden, ROUTES=routes, BLOCK=block
-    )
-    return out
 
 
 def _ahead(arch: int) -> tuple[Ahead, ...]:
@@ -376,9 +348,9 @@ def _ahead(arch: int) -> tuple[Ahead, ...]:
                         "order": "*i32",
                         "ends": "*i32",
                         target[0]: target[1],
+                        "banks": "i32",
                     },
                     {
-                        "N": 4096,
                         **more,
                         **matrix_constants(spec, name).constants,
                         "WEIGHT_ITEM": 2 if storage == "bfloat16" else 4,

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from engine.kernels.attention import PagedSlots
+from engine.kernels.attention_tables import PagedSlots
 from engine.kernels.gpu.ahead import Ahead
 from engine.kernels.gpu.attention_decode import check_pages
 
@@ -126,7 +126,7 @@ def norm_rotate_and_store(
     values: Tensor,
     slots: PagedSlots,
 ) -> Tensor:
-    """rms_norm of q and k with `weights` float32 [D] each, then `rotate_and_store`.
+    """As engine.kernels.attention.norm_rotate_and_store.
 
     Pages and offsets may be int32. A row whose page is negative stores nothing: one that is empty
     in a captured batch.
