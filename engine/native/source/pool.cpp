@@ -57,7 +57,6 @@ struct Pool::View {
   }
 
   int64_t first(int phase, int place) const { return region.tasks[phase] * place / limit; }
-  int64_t size(int phase, int place) const { return first(phase, place + 1) - first(phase, place); }
 };
 
 int Pool::resize(int threads) {
@@ -78,7 +77,7 @@ void Pool::place(std::vector<int> cpus, bool each) {
 }
 
 void Pool::start(int threads) {
-  ranges_ = std::vector<Range>(static_cast<size_t>(threads * MAX_PHASES));
+  shares_ = std::vector<Share>(static_cast<size_t>(threads * MAX_PHASES));
   attendance_ = std::vector<Attendance>(static_cast<size_t>(threads));
   workers_.reserve(static_cast<size_t>(threads - 1));
   for (int thread = 1; thread < threads; ++thread) {
@@ -152,6 +151,7 @@ void Pool::work(const View &view, int place, int thread) {
     if (over()) continue;
     const int64_t begin = nanoseconds_now();
     const int64_t tasks = take(view, phase, place, thread);
+    conclude(view, phase, place);
     if (view.region.commit != nullptr) {
       const int64_t each = (nanoseconds_now() - begin) / std::max<int64_t>(tasks, 1);
       const int64_t patience =
@@ -168,9 +168,9 @@ int64_t Pool::take(const View &view, int phase, int place, int thread) {
   int64_t tasks = 0;
   for (int i = 0; i < view.limit; ++i) {
     const int owner = (place + i) % view.limit;
-    const int64_t first = view.first(phase, owner), size = view.size(phase, owner);
-    for (int64_t at; (at = next(range(phase, owner).taken, view.number, size)) >= 0; ++tasks)
-      compute(view, phase, owner, first + at, thread);
+    const int64_t first = view.first(phase, owner), end = view.first(phase, owner + 1) - first;
+    for (int64_t at; (at = next(share(phase, owner).taken, view.number, end)) >= 0; ++tasks)
+      compute(view, phase, place, first + at, thread);
   }
   return tasks;
 }
@@ -179,22 +179,19 @@ int64_t Pool::take(const View &view, int phase, int place, int thread) {
 // winner: whoever waits still, waits for one that puts a result into place.
 template <class Over>
 void Pool::back_up(const View &view, int phase, int place, int thread, Over over) {
-  for (int i = 0; i < view.limit; ++i) {
-    const int owner = (place + i) % view.limit;
-    const int64_t first = view.first(phase, owner), size = view.size(phase, owner);
-    const uint64_t whole = tagged(view.number) + static_cast<uint64_t>(size);
-    if (range(phase, owner).done.load(std::memory_order_acquire) == whole) continue;
-    for (int64_t task = first; task < first + size; ++task) {
-      if (over()) return;
-      if (won(phase, task).load(std::memory_order_relaxed) < view.number)
-        compute(view, phase, owner, task, thread);
-    }
+  const int64_t tasks = view.region.tasks[phase], first = view.first(phase, place);
+  for (int64_t i = 0; i < tasks; ++i) {
+    const int64_t task = first + i < tasks ? first + i : first + i - tasks;
+    if (won(phase, task).load(std::memory_order_relaxed) >= view.number) continue;
+    if (over()) return;
+    compute(view, phase, place, task, thread);
   }
+  conclude(view, phase, place);
 }
 
 // Whoever wins a task counts it, whether it took the task or backed it up: nobody else can know that
-// the result is in its place.
-void Pool::compute(const View &view, int phase, int owner, int64_t task, int thread) {
+// the result is in its place. It counts at once, since it may be late with the next task.
+void Pool::compute(const View &view, int phase, int place, int64_t task, int thread) {
   const Region &region = view.region;
   region.work(region.context, phase, task, thread);
   if (region.commit != nullptr) {
@@ -206,12 +203,23 @@ void Pool::compute(const View &view, int phase, int owner, int64_t task, int thr
                                            std::memory_order_relaxed));
     region.commit(region.context, phase, task, thread);
   }
-  const uint64_t size = static_cast<uint64_t>(view.size(phase, owner));
-  if (range(phase, owner).done.fetch_add(1, std::memory_order_acq_rel) + 1 !=
-      tagged(view.number) + size)
-    return;
-  if (done_[phase].value.fetch_add(size) + size ==
-      tagged(view.number) + static_cast<uint64_t>(region.tasks[phase]))
+  Counter &done = share(phase, place).done;
+  done.store(done.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+}
+
+// Ends a phase whose tasks are all done. Each thread looks when it finds no more tasks, and before it
+// looks it exchanges its own count: in one total order, the last one sees what all have done.
+void Pool::conclude(const View &view, int phase, int place) {
+  share(phase, place).done.fetch_add(0);
+  uint64_t done = 0;
+  for (int i = 0; i < view.limit; ++i) {
+    const uint64_t count = share(phase, i).done.load();
+    if (!counts_for(count, view.number)) return;
+    done += count & 0xffffffff;
+  }
+  const uint64_t tasks = static_cast<uint64_t>(view.region.tasks[phase]);
+  uint64_t none = tagged(view.number);
+  if (done == tasks && done_[phase].value.compare_exchange_strong(none, none + tasks))
     progress_.raise();
 }
 
@@ -255,8 +263,8 @@ uint64_t Pool::run(const Region &region, int limit) {
   for (int phase = 0; phase < region.phases; ++phase) {
     done_[phase].value.store(tagged(number), std::memory_order_relaxed);
     for (int place = 0; place < limit; ++place) {
-      range(phase, place).taken.store(tagged(number), std::memory_order_relaxed);
-      range(phase, place).done.store(tagged(number), std::memory_order_relaxed);
+      share(phase, place).taken.store(tagged(number), std::memory_order_relaxed);
+      share(phase, place).done.store(tagged(number), std::memory_order_relaxed);
     }
   }
   for (int phase = 0; phase < region.phases; ++phase)

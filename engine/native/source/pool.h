@@ -55,10 +55,10 @@ class Pool {
   // With at most `limit` threads. One region at a time: nobody else may call this, or what follows,
   // meanwhile. Returns the region's number; 0 if no worker can have been in it.
   uint64_t run(const Region &region, int limit);
-  // Whether a worker may still be in a region, or in any.
+  // Of a region that has ended, or of all of them: whether a worker may still read what it reads.
   bool attended(uint64_t region) const;
   bool attended() const;
-  // Returns when no worker is in any.
+  // Returns when none does.
   void settle() const;
 
  private:
@@ -69,8 +69,9 @@ class Pool {
   struct alignas(64) Lone {
     Counter value{0};
   };
-  // A thread's tasks of a phase: how many have been taken, and how many are done.
-  struct alignas(64) Range {
+  // A thread's part in a phase: how many tasks of its range have been taken, by anybody, and how many
+  // tasks it has done, of any range.
+  struct alignas(64) Share {
     Counter taken{0}, done{0};
   };
   // The region that a worker may be in, or NOWHERE.
@@ -89,10 +90,11 @@ class Pool {
   int64_t take(const View &view, int phase, int place, int thread);
   template <class Over>
   void back_up(const View &view, int phase, int place, int thread, Over over);
-  void compute(const View &view, int phase, int owner, int64_t task, int thread);
+  void compute(const View &view, int phase, int place, int64_t task, int thread);
+  void conclude(const View &view, int phase, int place);
   void reserve_winners(const Region &region);
-  Range &range(int phase, int place) {
-    return ranges_[static_cast<size_t>(place * MAX_PHASES + phase)];
+  Share &share(int phase, int place) {
+    return shares_[static_cast<size_t>(place * MAX_PHASES + phase)];
   }
   // The last region in which a task's result was put into place.
   std::atomic<uint64_t> &won(int phase, int64_t task) {
@@ -114,8 +116,8 @@ class Pool {
 
   alignas(64) std::atomic<uint64_t> region_{0};
   Lone joined_;
-  Lone done_[MAX_PHASES];               // tasks of ranges that are done whole
-  std::vector<Range> ranges_;           // [threads][MAX_PHASES]
+  Lone done_[MAX_PHASES];               // none of a phase's tasks, or all
+  std::vector<Share> shares_;           // [threads][MAX_PHASES]
   std::vector<Attendance> attendance_;  // [threads]
   std::vector<std::atomic<uint64_t>> won_[MAX_PHASES];
   Event begin_;     // a region began
