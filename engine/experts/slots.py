@@ -10,6 +10,7 @@ from torch import Tensor
 from engine.experts.residency import Move
 from engine.memory.arena import Arena
 from engine.memory.device import Device
+from engine.native.library import library
 
 
 def runs(fills: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
@@ -37,6 +38,7 @@ class SlotPool:
 
     def __init__(self, device: Device, stride: int, slots: int, most: int) -> None:
         self.stride = stride
+        self._in_host_memory = device.in_host_memory
         self._arena = Arena.reserve(most * stride, device.torch, first=slots * stride)
         self._set(slots)
 
@@ -55,11 +57,13 @@ class SlotPool:
         In the order of the current stream. From pinned memory the copy engine copies, and this
         returns before it has.
         """
+        self._settle()
         for expert, slot, count in runs(fills):
             source = bank[expert : expert + count]
             self.bank[slot : slot + count].copy_(source, non_blocking=True)
 
     def move(self, moves: Iterable[Move]) -> None:
+        self._settle()
         for move in moves:
             self.bank[move.target].copy_(self.bank[move.source])
 
@@ -69,6 +73,12 @@ class SlotPool:
             raise ValueError(f"a pool cannot have {slots} slots")
         self._set(slots)
 
+    def _settle(self) -> None:
+        """Wait for threads that may still read slots for a step that is over."""
+        if self._in_host_memory and (native := library()) is not None:
+            native.settle()
+
     def _set(self, slots: int) -> None:
+        self._settle()
         self._arena.resize(slots * self.stride)
         self.bank = self._arena.view(0, (slots, self.stride), torch.uint8)

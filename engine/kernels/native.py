@@ -88,6 +88,7 @@ def _moe_rows(
     slots = slots.contiguous()
     native.set_threads(torch.get_num_threads())
     status = native.moe_rows(
+        bank,
         expert_layout(spec),
         *(bank.data_ptr(), bank.shape[0]),
         *(x.data_ptr(), X_TYPES[x.dtype], tokens, width, slots.data_ptr()),

@@ -43,10 +43,13 @@ class Arena(ABC):
         """
         if device is None or device.type == "cpu":
             return HostArena(nbytes)
+        first = nbytes if first is None else first
+        if device.type != "cuda":
+            return TorchArena(first, device)
         # Not at the top: it builds on this module.
         from engine.memory.cuda_arena import cuda_arena
 
-        return cuda_arena(nbytes, device, nbytes if first is None else first)
+        return cuda_arena(nbytes, device, first)
 
     @property
     def committed(self) -> int:

@@ -12,6 +12,7 @@ import functools
 import logging
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from ctypes import (
     POINTER,
@@ -33,7 +34,7 @@ from engine.paths import debug_setting, program
 
 logger = logging.getLogger(__name__)
 
-ABI = 4
+ABI = 5
 FOLDER = Path(__file__).resolve().parent / "_build"
 SUFFIX = {"win32": ".dll", "darwin": ".dylib"}.get(sys.platform, ".so")
 _NAMES = "float32 bfloat16 float16 fp8_block nvfp4 mxfp4 q8_0 q4_0 q4_1 q4_k q6_k"
@@ -119,6 +120,7 @@ _SIGNATURES = {
         *(c_int32, POINTER(ExpertLayout), c_void_p, c_int64, c_void_p, c_int32),
         *(c_int64, c_int64, c_void_p, c_int32, c_void_p),
     ),
+    "headrace_settle": (c_int32,),
     "headrace_moe_combine": (c_int32, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p),
     "headrace_add_gated": (c_int32, c_void_p, c_void_p, c_void_p, c_int64, c_int64),
     "headrace_decode": (c_int32, *_MATRIX, c_int64, c_int64, c_void_p),
@@ -169,11 +171,29 @@ class Library:
         self.attention_block = self.functions.headrace_attention_block
         self.route = self.functions.headrace_route
         self.add_gated = self.functions.headrace_add_gated
-        self.moe_rows = self.functions.headrace_moe_rows
         self.moe_combine = self.functions.headrace_moe_combine
         self.decode = self.functions.headrace_decode
         self.read = self.functions.headrace_read
         self._threads = 1
+        self._step = threading.Lock()
+        self._banks: dict[int, object] = {}
+
+    def moe_rows(self, bank: object, *arguments: object) -> int:
+        """headrace_moe_rows, of which `bank` owns the bank: it is kept for as long as a thread that
+        another program keeps from its core may read it."""
+        with self._step:
+            status = int(self.functions.headrace_moe_rows(*arguments))
+            if status == OK:
+                self._banks.clear()
+            self._banks[id(bank)] = bank
+        return OK if status == LATE else status
+
+    def settle(self) -> None:
+        """Return when no thread reads a bank of earlier calls any more: before one is written to,
+        or its memory is given back. Banks that are only dropped need no such call."""
+        with self._step:
+            self.functions.headrace_settle()
+            self._banks.clear()
 
     @property
     def tiers(self) -> list[str]:

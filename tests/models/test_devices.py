@@ -56,7 +56,7 @@ def hybrid_tensors() -> dict[str, Tensor]:
     return tensors
 
 
-def no_experts(layer: int, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+def no_experts(layer: int, x: Tensor, ids: Tensor, weights: Tensor, singles: int) -> Tensor:
     assert {t.device for t in (x, ids, weights)} == {META}
     return torch.zeros_like(x)
 

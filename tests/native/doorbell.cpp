@@ -103,11 +103,10 @@ std::vector<Step> steps(Device &device) {
     step.slots[0] = static_cast<int64_t>(i) % BLOBS;
     step.rows.assign(TOKENS * ROUTES * HIDDEN, 7.0f);
     const headrace_expert_layout l = layout();
-    require(headrace_moe_rows(&l, device.bank.data(), BLOBS, step.x.data(), HEADRACE_X_FLOAT32,
-                              TOKENS, ROUTES, step.slots.data(),
-                              i % 2 ? HEADRACE_GELU_TANH_GLU : HEADRACE_SILU_GLU,
-                              step.rows.data()) == HEADRACE_OK,
-            "a direct call");
+    const int32_t status = headrace_moe_rows(
+        &l, device.bank.data(), BLOBS, step.x.data(), HEADRACE_X_FLOAT32, TOKENS, ROUTES,
+        step.slots.data(), i % 2 ? HEADRACE_GELU_TANH_GLU : HEADRACE_SILU_GLU, step.rows.data());
+    require(status == HEADRACE_OK || status == HEADRACE_LATE, "a direct call");
   }
   return made;
 }

@@ -22,24 +22,33 @@ pytestmark = [
 
 
 ROUNDS = 100_000
-"""Of the doorbell."""
+"""Of the doorbell, and of late threads for each number of threads."""
+STEPS = 300
+"""Layer steps beside load, for each number of threads."""
 
 
 @pytest.mark.parametrize("sanitizers", ["address,undefined", "thread"])
 def test_the_checks_run_clean(sanitizers: str, tmp_path: Path) -> None:
-    """Kernels and pool, then the coordinator with a thread that plays the device."""
+    """Kernels, the coordinator with a thread that plays the device, and threads that are late: in
+    the pool, then in layer steps."""
     source = ROOT / "engine" / "native"
     jobs = str(min(JOBS, os.cpu_count() or 1))
-    check, doorbell = tmp_path / "headrace_check", tmp_path / "headrace_doorbell"
+    check, doorbell, pool, steps = (
+        str(tmp_path / f"headrace_{name}") for name in ("check", "doorbell", "pool", "steps")
+    )
     outputs = []
     for command in (
         ["cmake", "-S", str(source), "-B", str(tmp_path), f"-DHEADRACE_SANITIZE={sanitizers}"],
         ["cmake", "--build", str(tmp_path), "--parallel", jobs],
-        [str(check)],
-        [str(doorbell), str(ROUNDS)],
+        [check],
+        [doorbell, str(ROUNDS)],
+        [pool, str(ROUNDS)],
+        [steps, str(STEPS)],
     ):
         outcome = subprocess.run(command, capture_output=True, text=True, check=False)
         assert outcome.returncode == 0, (outcome.stdout + outcome.stderr)[-4000:]
         outputs.append(outcome.stdout)
     assert "portable is in order" in outputs[2]
     assert "the doorbell is in order" in outputs[3]
+    assert "late threads are in order" in outputs[4]
+    assert "steps are in order" in outputs[5]

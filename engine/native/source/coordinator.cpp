@@ -136,10 +136,11 @@ int32_t headrace_coordinator::compute() {
       bell.tokens > shape.tokens || bell.routes < 0 || bell.routes > shape.routes)
     return HEADRACE_BAD_ARGUMENT;
   const headrace_layer &layer = layers[static_cast<size_t>(number)];
-  return headrace_moe_rows(&layer.experts, layer.bank, layer.blobs, block + shape.x, shape.x_type,
-                           bell.tokens, bell.routes,
-                           reinterpret_cast<const int64_t *>(block + shape.slots),
-                           layer.activation, reinterpret_cast<float *>(block + shape.rows));
+  const int32_t status = headrace_moe_rows(
+      &layer.experts, layer.bank, layer.blobs, block + shape.x, shape.x_type, bell.tokens,
+      bell.routes, reinterpret_cast<const int64_t *>(block + shape.slots), layer.activation,
+      reinterpret_cast<float *>(block + shape.rows));
+  return status == HEADRACE_LATE ? HEADRACE_OK : status;  // banks stay until all is closed
 }
 
 void headrace_coordinator::watch() {
@@ -230,6 +231,7 @@ int32_t headrace_coordinator_close(headrace_coordinator *c, int64_t patience_ns)
   }
   c->server.join();
   c->watchdog.join();
+  headrace_settle();
   delete c;
   return HEADRACE_OK;
 }

@@ -24,7 +24,12 @@ bool Buffer::reserve(int64_t bytes) {
 }
 
 bool Engine::reserve_scratch(int64_t bytes) {
-  scratch.resize(static_cast<size_t>(pool.threads()));
+  const size_t threads = static_cast<size_t>(pool.threads());
+  const auto suffices = [bytes](const Buffer &buffer) { return buffer.size() >= bytes; };
+  if (scratch.size() == threads && std::all_of(scratch.begin(), scratch.end(), suffices))
+    return true;
+  pool.settle();  // late threads use theirs
+  scratch.resize(threads);
   for (Buffer &buffer : scratch)
     if (!buffer.reserve(bytes)) return false;
   return true;

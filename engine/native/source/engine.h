@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -26,12 +27,15 @@ class Buffer {
   Buffer &operator=(const Buffer &) = delete;
 
   bool reserve(int64_t bytes);  // false: there is no such memory
+  int64_t size() const { return size_; }
   float *floats() const { return reinterpret_cast<float *>(data_); }
 
  private:
   uint8_t *data_ = nullptr;
   int64_t size_ = 0;
 };
+
+struct KeptStep;
 
 struct Engine {
   std::mutex mutex;  // held during a call
@@ -40,6 +44,7 @@ struct Engine {
   int tier_number = 0;
   Buffer activations, inner, logits, qkv;
   std::vector<Buffer> scratch;  // one a thread
+  std::vector<std::shared_ptr<KeptStep>> steps;  // of experts; late threads may be in all but one
 
   bool reserve_scratch(int64_t bytes);
 };
@@ -94,6 +99,7 @@ int32_t attention_block(Engine &engine, const headrace_matrix *qkv, const headra
                         const headrace_sequence *sequences, int64_t count, const float *x,
                         float *y);
 
+// HEADRACE_LATE: done, and threads may still be in earlier steps.
 int32_t moe_rows(Engine &engine, const headrace_expert_layout &layout, const uint8_t *bank,
                  int64_t blobs, const void *x, int32_t x_type, int64_t tokens, int64_t routes,
                  const int64_t *slots, int32_t activation, float *rows);

@@ -51,18 +51,25 @@ class Event {
 #endif
 };
 
-// Returns when `ready()`, after which what it read counts. Looks for `spin` nanoseconds, then sleeps;
-// the answer is whether it slept.
+// Looks until `ready()`, after which what it read counts, for about so long; the answer is whether it
+// was.
 template <class Ready>
-bool wait_until(Event &event, int64_t spin, Ready ready) {
+bool look_until(int64_t nanoseconds, Ready ready) {
   constexpr int LOOKS = 16;  // between two looks at the clock
   const int64_t begin = nanoseconds_now();
   do {
     for (int i = 0; i < LOOKS; ++i) {
-      if (ready()) return false;
+      if (ready()) return true;
       relax();
     }
-  } while (nanoseconds_now() - begin < spin);
+  } while (nanoseconds_now() - begin < nanoseconds);
+  return false;
+}
+
+// Returns when `ready()`. Looks for `spin` nanoseconds, then sleeps; the answer is whether it slept.
+template <class Ready>
+bool wait_until(Event &event, int64_t spin, Ready ready) {
+  if (look_until(spin, ready)) return false;
   for (;;) {
     const uint32_t seen = event.count();
     if (ready()) return true;

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define HEADRACE_NATIVE_ABI 4
+#define HEADRACE_NATIVE_ABI 5
 
 #if defined(_WIN32)
 #define HEADRACE_EXPORT __declspec(dllexport)
@@ -140,11 +140,19 @@ HEADRACE_EXPORT int32_t headrace_route(const float *router, int64_t experts, int
                                        int32_t normalise, int64_t *ids, float *weights);
 
 /* rows[t, j, hidden] = down(act(gate(x[t]), up(x[t]))) of blob slots[t, j], each product plus its
-   bias; a negative slot leaves its row as it is. */
+   bias; a negative slot leaves its row as it is.
+
+   A thread that another program keeps from its core may still read the bank when the call has
+   returned, for some milliseconds, though nothing else that it was given: before a bank is freed or
+   written to, headrace_settle has to return, or a later call with HEADRACE_OK. HEADRACE_LATE: done as
+   well, but when the call began threads may have been in earlier ones. */
 HEADRACE_EXPORT int32_t headrace_moe_rows(const headrace_expert_layout *layout, const void *bank,
                                           int64_t blobs, const void *x, int32_t x_type,
                                           int64_t tokens, int64_t routes, const int64_t *slots,
                                           int32_t activation, float *rows);
+
+/* Returns when no thread reads any bank of earlier calls. */
+HEADRACE_EXPORT int32_t headrace_settle(void);
 
 /* out[t] = sum over j of weights[t, j] * rows[t, j], in the order of j, each operation rounded. */
 HEADRACE_EXPORT int32_t headrace_moe_combine(const float *rows, const float *weights,
@@ -234,8 +242,8 @@ HEADRACE_EXPORT void headrace_coordinator_end(headrace_coordinator *coordinator)
 HEADRACE_EXPORT uint64_t headrace_coordinator_answers(const headrace_coordinator *coordinator);
 HEADRACE_EXPORT uint64_t headrace_coordinator_busy_ns(const headrace_coordinator *coordinator);
 
-/* Finishes the request in hand, poisons the block, so that nobody waits for it any more, and frees
-   the coordinator. HEADRACE_LATE if that took longer than `patience_ns`: then the coordinator is
+/* Finishes the request in hand, poisons the block, so that nobody waits for it any more, settles, and
+   frees the coordinator. HEADRACE_LATE if that took longer than `patience_ns`: then the coordinator is
    never freed, and block, layers and banks must stay for as long as the process. */
 HEADRACE_EXPORT int32_t headrace_coordinator_close(headrace_coordinator *coordinator,
                                                    int64_t patience_ns);

@@ -68,6 +68,13 @@ int32_t headrace_set_cpus(const int32_t *cpus, int32_t count, int32_t each) {
   });
 }
 
+int32_t headrace_settle(void) {
+  return guarded([](Engine &engine) {
+    engine.pool.settle();
+    return HEADRACE_OK;
+  });
+}
+
 int32_t headrace_placed(void) { return shared().pool.placed(); }
 
 int32_t headrace_products(const headrace_matrix *matrices, int32_t count, const void *x,

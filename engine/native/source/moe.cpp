@@ -1,7 +1,11 @@
 // One layer step of routed experts, in three phases: arrange the activations, gate and up with
 // their activation, down. Every expert's weights are read once for all tokens routed to it.
+//
+// The tasks of a step of few tokens are backed up: threads that are late may read a step's memory
+// and its bank when the step is over, and nothing else that the caller owns.
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "engine.h"
@@ -27,9 +31,15 @@ struct Group {
   int64_t tokens() const { return end - begin; }
 };
 
+struct Tile {
+  const Group &group;
+  int64_t row, count;
+};
+
 struct Step {
   Engine &engine;
-  const headrace_expert_layout &layout;
+  const Tier &tier;
+  const headrace_expert_layout layout;
   const uint8_t *bank;
   const void *x;
   int32_t x_type;
@@ -37,14 +47,36 @@ struct Step {
   int32_t activation;
   float *rows;
   Form forms[2];  // of a few tokens, of many
-  std::vector<int64_t> routes;  // token * width + route, grouped by slot
-  std::vector<Group> groups;
-  std::vector<const Form *> arranged;  // those that there are groups of
-  int64_t tile, inner_tiles, hidden_tiles, inner_size, scratch_bytes;
+  int64_t tile, inner_tiles, hidden_tiles;
+  int64_t inner_size = 0, scratch_bytes = 0;
+  std::vector<int64_t> routes = {};  // token * width + route, grouped by slot
+  std::vector<Group> groups = {};
+  std::vector<const Form *> arranged = {};  // those that there are groups of
+  bool backed_up = false;
+  float *inner = nullptr;
 
   int64_t inputs() const { return divide_up(tokens, ARRANGED_AT_ONCE); }
-  float *inner(int64_t place) const { return engine.inner.floats() + place * inner_size; }
+  // Of a thread, behind what kernels need: [TOKEN_BLOCK][tile] twice.
+  float *results(int thread) const {
+    return engine.scratch[static_cast<size_t>(thread)].floats() + scratch_bytes / 4;
+  }
+  float *inner_row(int64_t place) const { return inner + place * inner_size; }
+  float *row(int64_t place) const {
+    return rows + routes[static_cast<size_t>(place)] * layout.hidden;
+  }
 };
+
+// What a task of gate and up, or of down, computes.
+Tile inner_tile(const Step &s, int64_t task) {
+  const int64_t row = task % s.inner_tiles * s.tile;
+  return {s.groups[static_cast<size_t>(task / s.inner_tiles)], row,
+          std::min(s.tile, s.layout.intermediate - row)};
+}
+Tile hidden_tile(const Step &s, int64_t task) {
+  const int64_t row = task % s.hidden_tiles * s.tile;
+  return {s.groups[static_cast<size_t>(task / s.hidden_tiles)], row,
+          std::min(s.tile, s.layout.hidden - row)};
+}
 
 const uint8_t *at(const uint8_t *blob, int64_t offset) {
   return offset < 0 ? nullptr : blob + offset;
@@ -100,16 +132,13 @@ bool read_expert(const headrace_expert_layout &l, const uint8_t *blob, Expert &e
 }
 
 void gate_and_up(const Step &s, int64_t task, int thread) {
-  const Group &group = s.groups[static_cast<size_t>(task / s.inner_tiles)];
+  const auto [group, row, count] = inner_tile(s, task);
   const Form &form = *group.form;
   const Kernel &kernel = *form.gate_up.kernel;
-  const int64_t row = task % s.inner_tiles * s.tile;
-  const int64_t count = std::min(s.tile, s.layout.intermediate - row);
   Expert e;
   read_expert(s.layout, s.bank + group.slot * s.layout.stride, e);
   float *scratch = s.engine.scratch[static_cast<size_t>(thread)].floats();
-  float *gate = scratch + s.scratch_bytes / 4;
-  float *up = gate + TOKEN_BLOCK * s.tile;
+  float *gate = s.results(thread), *up = gate + TOKEN_BLOCK * s.tile;
   float *gathered = up + TOKEN_BLOCK * s.tile;
   const float *x[TOKEN_BLOCK];
   float *gates[TOKEN_BLOCK], *ups[TOKEN_BLOCK];
@@ -131,16 +160,14 @@ void gate_and_up(const Step &s, int64_t task, int thread) {
     for (int64_t t = 0; t < tokens; ++t) {
       e.gate_up_bias.add(row, count, gates[t]);
       e.gate_up_bias.add(s.layout.intermediate + row, count, ups[t]);
-      s.engine.tier->glu(s.activation, gates[t], ups[t], gates[t], count);
-      form.down.put(gates[t], row, count, s.inner(begin + t));
+      s.tier.glu(s.activation, gates[t], ups[t], gates[t], count);
+      if (!s.backed_up) form.down.put(gates[t], row, count, s.inner_row(begin + t));
     }
   }
 }
 
 void down(const Step &s, int64_t task, int thread) {
-  const Group &group = s.groups[static_cast<size_t>(task / s.hidden_tiles)];
-  const int64_t row = task % s.hidden_tiles * s.tile;
-  const int64_t count = std::min(s.tile, s.layout.hidden - row);
+  const auto [group, row, count] = hidden_tile(s, task);
   Expert e;
   read_expert(s.layout, s.bank + group.slot * s.layout.stride, e);
   const float *x[TOKEN_BLOCK];
@@ -148,8 +175,8 @@ void down(const Step &s, int64_t task, int thread) {
   for (int64_t begin = group.begin; begin < group.end; begin += TOKEN_BLOCK) {
     const int64_t tokens = std::min(TOKEN_BLOCK, group.end - begin);
     for (int64_t t = 0; t < tokens; ++t) {
-      x[t] = s.inner(begin + t);
-      out[t] = s.rows + s.routes[static_cast<size_t>(begin + t)] * s.layout.hidden + row;
+      x[t] = s.inner_row(begin + t);
+      out[t] = s.backed_up ? s.results(thread) + t * s.tile : s.row(begin + t) + row;
     }
     group.form->down.kernel->product(e.down, row, count, x, tokens, out,
                                      s.engine.scratch[static_cast<size_t>(thread)].floats());
@@ -157,13 +184,30 @@ void down(const Step &s, int64_t task, int thread) {
   }
 }
 
-void work(void *context, int phase, int64_t task, int thread) {
-  const Step &s = *static_cast<const Step *>(context);
-  if (phase == 1) return gate_and_up(s, task, thread);
-  if (phase == 2) return down(s, task, thread);
+void arrange(const Step &s, int64_t task) {
   const Form &form = *s.arranged[static_cast<size_t>(task / s.inputs())];
   const int64_t first = task % s.inputs() * ARRANGED_AT_ONCE;
   form.gate_up.arrange(s.x, s.x_type, first, std::min(s.tokens, first + ARRANGED_AT_ONCE), form.x);
+}
+
+void work(void *context, int phase, int64_t task, int thread) {
+  const Step &s = *static_cast<const Step *>(context);
+  if (phase == 0) return arrange(s, task);
+  if (phase == 1) return gate_and_up(s, task, thread);
+  down(s, task, thread);
+}
+
+// Of one block of tokens.
+void commit(void *context, int phase, int64_t task, int thread) {
+  const Step &s = *static_cast<const Step *>(context);
+  const auto [group, row, count] = phase == 1 ? inner_tile(s, task) : hidden_tile(s, task);
+  for (int64_t t = 0; t < group.tokens(); ++t) {
+    const float *result = s.results(thread) + t * s.tile;
+    if (phase == 1)
+      group.form->down.put(result, row, count, s.inner_row(group.begin + t));
+    else
+      std::copy_n(result, count, s.row(group.begin + t) + row);
+  }
 }
 
 // Groups routes by slot, and says what form each takes. False if a slot is beyond the bank.
@@ -192,12 +236,30 @@ bool plan(Step &s, const int64_t *slots, int64_t blobs) {
 
 }  // namespace
 
+// A step that threads may be in after its end, and memory for it.
+struct KeptStep {
+  uint64_t region = 0;
+  Buffer activations, inner;
+  std::optional<Step> step;
+};
+
+namespace {
+
+KeptStep &free_step(Engine &engine) {
+  for (const std::shared_ptr<KeptStep> &kept : engine.steps)
+    if (!engine.pool.attended(kept->region)) return *kept;
+  return *engine.steps.emplace_back(std::make_shared<KeptStep>());
+}
+
+}  // namespace
+
 int32_t moe_rows(Engine &engine, const headrace_expert_layout &layout, const uint8_t *bank,
                  int64_t blobs, const void *x, int32_t x_type, int64_t tokens, int64_t routes,
                  const int64_t *slots, int32_t activation, float *rows) {
   Expert probe;
   if (!read_expert(layout, bank, probe) || activation < 0 || activation > HEADRACE_CLAMPED_SWIGLU)
     return HEADRACE_BAD_ARGUMENT;
+  const int32_t done = engine.pool.attended() ? HEADRACE_LATE : HEADRACE_OK;
   const auto form = [&](int64_t many) {
     return Form{{*engine.tier, probe.gate.format, layout.hidden, numbers_of(x_type), many},
                 {*engine.tier, probe.down.format, layout.intermediate, between_numbers_of(x_type),
@@ -205,12 +267,18 @@ int32_t moe_rows(Engine &engine, const headrace_expert_layout &layout, const uin
                 nullptr};
   };
   const int64_t tile = tokens > FEW_TOKENS ? PROMPT_TILE : TILE;
-  Step s{engine, layout, bank, x, x_type, tokens, routes, activation, rows,
-         {form(1), form(FEW_TOKENS + 1)}, {}, {}, {}, tile, divide_up(layout.intermediate, tile),
-         divide_up(layout.hidden, tile), 0, 0};
+  KeptStep &kept = free_step(engine);
+  Step &s = kept.step.emplace(
+      Step{engine, *engine.tier, layout, bank, x, x_type, tokens, routes, activation, rows,
+           {form(1), form(FEW_TOKENS + 1)}, tile, divide_up(layout.intermediate, tile),
+           divide_up(layout.hidden, tile)});
   if (!plan(s, slots, blobs)) return HEADRACE_BAD_SLOT;
-  if (s.routes.empty()) return HEADRACE_OK;
+  if (s.routes.empty()) return done;
 
+  // A prompt takes much longer than a thread is late, and much memory.
+  s.backed_up = tokens <= FEW_TOKENS &&
+                std::all_of(s.groups.begin(), s.groups.end(),
+                            [](const Group &group) { return group.tokens() <= TOKEN_BLOCK; });
   const int64_t all = static_cast<int64_t>(s.routes.size());
   int64_t floats = 0, gathered = 0;
   for (const Form *f : s.arranged) {
@@ -220,27 +288,31 @@ int32_t moe_rows(Engine &engine, const headrace_expert_layout &layout, const uin
     s.scratch_bytes =
         std::max({s.scratch_bytes, f->gate_up.scratch_bytes(), f->down.scratch_bytes()});
   }
-  if (!engine.activations.reserve(floats * 4) ||
-      !engine.inner.reserve((all + TILE_TOKENS - 1) * s.inner_size * 4) ||
+  Buffer &activations = s.backed_up ? kept.activations : engine.activations;
+  Buffer &inner = s.backed_up ? kept.inner : engine.inner;
+  if (!activations.reserve(floats * 4) ||
+      !inner.reserve((all + TILE_TOKENS - 1) * s.inner_size * 4) ||
       !engine.reserve_scratch(s.scratch_bytes + (2 * TOKEN_BLOCK * tile + gathered) * 4))
     return HEADRACE_OUT_OF_MEMORY;
-  float *place = engine.activations.floats();
+  s.inner = inner.floats();
+  float *place = activations.floats();
   for (Form &f : s.forms) {
     f.x = place;
     if (std::count(s.arranged.begin(), s.arranged.end(), &f)) place += f.gate_up.floats(tokens);
   }
   for (const Group &group : s.groups)
-    for (int64_t i = group.begin; i < group.end; ++i) group.form->down.pad(s.inner(i));
+    for (int64_t i = group.begin; i < group.end; ++i) group.form->down.pad(s.inner_row(i));
 
   const int64_t groups = static_cast<int64_t>(s.groups.size());
   const int threads = threads_for(engine, all * layout.hidden * layout.intermediate * 3);
-  engine.pool.run({3,
-                   {static_cast<int64_t>(s.arranged.size()) * s.inputs(), groups * s.inner_tiles,
-                    groups * s.hidden_tiles},
-                   work,
-                   &s},
-                  threads);
-  return HEADRACE_OK;
+  int64_t arrangements = static_cast<int64_t>(s.arranged.size()) * s.inputs();
+  // Late threads must not read what the caller may free.
+  for (; s.backed_up && arrangements > 0; --arrangements) arrange(s, arrangements - 1);
+  kept.region = engine.pool.run(
+      {3, {arrangements, groups * s.inner_tiles, groups * s.hidden_tiles}, work, &s,
+       s.backed_up ? commit : nullptr},
+      threads);
+  return done;
 }
 
 }  // namespace headrace
