@@ -164,15 +164,15 @@ def output_of(call: str) -> dict[str, Any]:
 
 
 def test_answers_to_calls_that_nobody_made_are_refused(hermes: Speaker) -> None:
-    """By every protocol; first those that a call comes after."""
-    late = {"type": "function_call", "call_id": "zz", "name": "f", "arguments": "{}"}
+    """By every protocol."""
+    other = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
     result = {"type": "tool_result", "tool_use_id": "zz", "content": "x"}
     use = {"type": "tool_use", "id": "zz", "name": "f", "input": {}}
     call, result_of_call = called("{}")
     second, _ = called("{}", id="2")
     bodies: list[tuple[str, dict[str, Any], str]] = [
         (RESPONSES, {"input": [USER, output_of("zz")]}, "input[1].call_id"),
-        (RESPONSES, {"input": [USER, output_of("zz"), late]}, "input[1].call_id"),
+        (RESPONSES, {"input": [USER, output_of("zz"), other]}, "input[1].call_id"),
         (f"{RESPONSES}/input_tokens", {"input": [USER, output_of("zz")]}, "input[1].call_id"),
     ]
     for turns in (
@@ -219,6 +219,28 @@ def test_answers_to_calls_of_a_history_that_is_kept_are_taken(hermes: Speaker) -
         },
     )
     assert answer.json()["error"]["param"] == "input[0].call_id"
+
+
+def test_an_output_may_stand_before_its_call(hermes: Speaker) -> None:
+    """Templates get it behind the call."""
+    hermes.says("Well.")
+    made = [
+        {"type": "function_call", "call_id": id_, "name": id_, "arguments": "{}"}
+        for id_ in ("one", "two")
+    ]
+    outputs = [{**output_of(id_), "output": f"of {id_}"} for id_ in ("one", "two")]
+    for items in (
+        [outputs[0], made[0], made[1], outputs[1]],
+        [outputs[0], outputs[1], *made],
+        [outputs[1], USER, made[0], outputs[0], made[1]],
+    ):
+        post(hermes, RESPONSES, input=[USER, *items, USER])
+        prompt = hermes.prompt()
+        for id_ in ("one", "two"):
+            assert 0 < prompt.index(f'"name": "{id_}"') < prompt.index(f"of {id_}")
+            assert prompt.count(f"of {id_}") == 1
+    count = {"model": hermes.model, "input": [USER, outputs[0], made[0]]}
+    assert hermes.server.http.post(f"{RESPONSES}/input_tokens", json=count).status_code == 200
 
 
 def test_a_history_without_ids(hermes: Speaker) -> None:
