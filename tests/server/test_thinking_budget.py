@@ -161,3 +161,20 @@ def test_what_the_runtime_is_told(hermes: Speaker, harmony: Speaker) -> None:
     assert hermes.server.http.post("/v1/messages", json=body).status_code == 200
     assert hermes.asked()["thinking"] == told
     assert asked(harmony, thinking_budget=99) is None  # its thoughts are messages
+
+
+def test_a_budget_of_nothing_switches_thinking_off(hermes: Speaker) -> None:
+    """In both protocols that have one."""
+    hermes.says("Well.")
+    prompts = []
+    for path, kinds in (
+        ("/v1/chat/completions", ("enabled", "auto")),
+        ("/v1/messages", ("enabled", "adaptive")),
+    ):
+        nothing = [{"type": kind, "budget_tokens": 0} for kind in kinds]
+        for said in (*nothing, {"type": "disabled"}):
+            body = {"model": hermes.model, "max_tokens": 99, "messages": ASK, "thinking": said}
+            assert hermes.server.http.post(path, json=body).status_code == 200
+            assert hermes.asked()["thinking"] is None
+            prompts.append(hermes.prompt())
+    assert len(set(prompts)) == 1 and prompts[0].rstrip().endswith("</think>")
