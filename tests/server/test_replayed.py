@@ -224,7 +224,7 @@ def test_answers_to_calls_of_a_history_that_is_kept_are_taken(hermes: Speaker) -
 def test_an_output_may_stand_before_its_call(hermes: Speaker) -> None:
     """Templates get it behind the call."""
     hermes.says("Well.")
-    made = [
+    made: list[Any] = [
         {"type": "function_call", "call_id": id_, "name": id_, "arguments": "{}"}
         for id_ in ("one", "two")
     ]
