@@ -175,6 +175,7 @@ def test_answers_to_calls_that_nobody_made_are_refused(hermes: Speaker) -> None:
         (RESPONSES, {"input": [USER, output_of("zz"), other]}, "input[1].call_id"),
         (f"{RESPONSES}/input_tokens", {"input": [USER, output_of("zz")]}, "input[1].call_id"),
     ]
+    turns: list[Any]
     for turns in (
         [{"role": "tool", "content": "x"}],
         [{"role": "tool", "tool_call_id": "zz", "content": "x"}],
