@@ -54,10 +54,16 @@ class ThinkingBudget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Most tokens within the tags; the closing one follows."""
     closing: list[int]
     """Ids of the closing tag."""
-    ends: list[str]
-    """What ends thinking wherever it stands in it: the closing tag, the begin of a call."""
+    end: str
+    """What ends thinking wherever it stands in it: a pattern of the `regex` library, as the next
+    two are."""
+    call: str = ""
+    """The header of a call, which ends thinking too; empty: there are no calls."""
     opening: str = ""
-    """The tag with which the output begins where it thinks; empty: the prompt has opened it."""
+    """What the output begins with where it thinks; empty: the prompt has opened it."""
+    marks: list[int] = []
+    """Ids of control tokens. In patterns, and in the text that they are looked for in, U+D800 is
+    the first, U+D801 the second; other control tokens have no text."""
 
 
 class Submit(Command, tag="submit", frozen=True):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from engine.chat.conversation import Message
 from engine.chat.model_files import ModelPlace, read_json
 from engine.chat.parsers import harmony, hermes
-from engine.chat.parsers.answer import END_OF_THINKING, THINK
+from engine.chat.parsers.answer import END_OF_THINKING, THINK, thinking_ends, thinking_opens
 from engine.chat.parsers.families import (
     PLAIN,
     Family,
@@ -16,6 +17,8 @@ from engine.chat.parsers.families import (
     family_of,
     opens_thinking,
 )
+from engine.chat.parsers.stream import OutputStream
+from engine.chat.parsers.tools import Tool
 from engine.chat.reasoning import ReasoningControls, Variables, Wish
 from engine.chat.sampling import sampling_defaults
 from engine.chat.structured import Thinking
@@ -125,18 +128,22 @@ class TextModel:
         )
 
     def thinking_budget(
-        self, prompt: ChatPrompt, tokens: int | None, *, tools: bool
+        self, prompt: ChatPrompt, tokens: int | None, tools: Sequence[Tool]
     ) -> ThinkingBudget | None:
         """What closes an answer's thinking after so many tokens. None where none is asked, nothing
         is thought, or thoughts stand in no tags: gpt-oss's are messages of their own."""
         if tokens is None or prompt.thinking == "none" or self.family.name == harmony.NAME:
             return None
-        calls = [self.speaking(tools=True).call_mark] if tools else []
+        stream = OutputStream(self.tokenizer.special)
+        calls = self.speaking(tools=True).calls if tools else None
+        opening = thinking_opens(stream) if prompt.thinking == "possible" else ""
         return ThinkingBudget(
             tokens=tokens,
             closing=self.tokenizer.encode(END_OF_THINKING),
-            ends=[END_OF_THINKING, *calls],
-            opening=THINK if prompt.thinking == "possible" else "",
+            end=_sent(thinking_ends(stream)),
+            call=_sent(calls(stream, tools).header) if calls is not None else "",
+            opening=_sent(opening),
+            marks=[self.tokenizer.special[spelling] for spelling in stream.marks],
         )
 
     @property
@@ -200,6 +207,11 @@ class TextModel:
         least = self.tokenizer.at_least(text, context_tokens)
         if least > context_tokens:
             raise PromptTooLong(least, context_tokens, param, exact=False)
+
+
+def _sent(pattern: str) -> str:
+    """The same pattern in ASCII: no message can hold the surrogates that are control tokens."""
+    return pattern.encode("ascii", "backslashreplace").decode()
 
 
 def _thinking_within(content: str) -> Thinking:

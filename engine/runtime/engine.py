@@ -58,7 +58,7 @@ class Engine:
         self._requests: dict[int, Request] = {}
         self._outbox: list[AnyEvent] = []
         self._grammars = GrammarQueue(parts.limits.vocab_size)
-        self._spellings: list[bytes] = []
+        self._vocabulary = UseVocabulary(tokens=[], special=[], ends=[])
 
     @staticmethod
     def load(
@@ -82,7 +82,7 @@ class Engine:
     def use_vocabulary(self, vocabulary: UseVocabulary) -> None:
         """What grammars and thinking budgets of later requests are made of."""
         self._grammars.use(vocabulary)
-        self._spellings = vocabulary.tokens
+        self._vocabulary = vocabulary
 
     def submit(self, submit: Submit) -> None:
         """Queue a request. One that is refused ends with RequestFailed, told by the next step.
@@ -97,7 +97,7 @@ class Engine:
             validate(submit.sampling, limits.vocab_size)
             self._grammars.check(submit)
             if submit.thinking is not None:
-                thinking = ThinkingLimit(submit.thinking, self._spellings, limits.vocab_size)
+                thinking = ThinkingLimit(submit.thinking, self._vocabulary, limits.vocab_size)
             sequence = self.scheduler.submit(submit)
         except HeadraceError as error:
             self._meters.failed += 1

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 
 MAX_CHARS = 1 << 20
 """Longest grammar, a hundred times what an agent with many tools needs."""
-CHECKED = 64
-"""So many grammars that were only to be checked are known to compile."""
+CHECKED = 4096
+"""So many grammars that were only to be checked are known to compile: all tools of several agents.
+Of each a digest is kept, so that their length takes no memory."""
 _HEADER = '%llguidance {"no_forcing": true}\n'
 """Without: masks would leave but one way to spell what is certain, and ask the tokenizer for it."""
 _SPECIAL = b"\xff"
@@ -67,8 +69,8 @@ class GrammarCompiler:
         """`vocab_size` is the model's: ids beyond the tokenizer's are never allowed."""
         self._vocabulary = _Vocabulary(vocabulary, vocab_size)
         self._thread = ThreadPoolExecutor(1, "grammars")
-        self._check = lru_cache(CHECKED)(self._compile_for_nothing)
-        """Agents send the same tools with every request."""
+        self._compiles: dict[bytes, None] = {}
+        """Digests of what was checked, newest last: agents send their tools with every request."""
 
     def compile(self, text: str) -> Future[TokenGrammar]:
         """`text`: JSON of a GrammarDocument. The future raises InvalidRequest."""
@@ -94,8 +96,14 @@ class GrammarCompiler:
             self._check(each)
         return self._compile(text) if text else None
 
-    def _compile_for_nothing(self, text: str) -> None:
-        self._compile(text)
+    def _check(self, text: str) -> None:
+        digest = hashlib.sha256(text.encode()).digest()
+        if digest not in self._compiles:
+            self._compile(text)
+        self._compiles.pop(digest, None)
+        self._compiles[digest] = None
+        if len(self._compiles) > CHECKED:
+            del self._compiles[next(iter(self._compiles))]
 
     def _compile(self, text: str) -> TokenGrammar:
         import llguidance

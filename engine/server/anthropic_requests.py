@@ -31,10 +31,10 @@ class ThreadNotFound(HeadraceError):
 
 class Thinking(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The budget is told to models whose template knows one, thinking is closed where it is used
-    up, and thoughts are always shown."""
+    up, and thoughts are always shown. A budget of 0 switches thinking off."""
 
     type: Literal["enabled", "adaptive", "disabled"] = "disabled"
-    budget_tokens: int = 0
+    budget_tokens: int | None = None
     display: str = ""
 
 
@@ -88,7 +88,7 @@ class CountRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         return Wish(
             on=self.thinking.type != "disabled",
             effort=self.output_config.get("effort") or "",
-            budget=self.thinking.budget_tokens or None,
+            budget=self.thinking.budget_tokens,
         )
 
     @property

@@ -31,15 +31,49 @@ def refuse_held(*, continued: bool, held: bool, param: str) -> None:
 
 
 def answering(messages: list[Message]) -> list[Message]:
-    """The messages. Raises InvalidRequest where a tool answers a call that nobody has made before.
-    One that does not say which answers a call without an id."""
+    """The messages, each tool's answer with the id of its call, where that has one.
+
+    An answer without an id is to the open call of its name, or else to the only open one; calls
+    without ids are answered in their order. Open are calls that the newest turn made and nothing
+    has answered. Raises InvalidRequest where no call before it, or more than one, can be meant.
+    """
     made: set[str] = set()
+    still_open: list[dict[str, Any]] = []
+    role = ""
     for message in messages:
-        made |= {str(call["id"]) for call in message.get("tool_calls", [])}
-        answered = message.get("tool_call_id", "")
-        if message["role"] == "tool" and answered not in made:
-            which = f"the call {answered!r}" if answered else "a call without an id"
-            raise InvalidRequest(
-                f"A tool answers {which}, which no message before it makes.", param="messages"
-            )
+        if calls := message.get("tool_calls", []):
+            made |= {str(call["id"]) for call in calls}
+            still_open = [*(still_open if role == "assistant" else ()), *calls]
+        role = message["role"]
+        if role != "tool":
+            continue
+        if answered := message.get("tool_call_id", ""):
+            if answered not in made:
+                raise InvalidRequest(
+                    f"A tool answers the call {answered!r}, which no message before it makes.",
+                    param="messages",
+                )
+            still_open = [call for call in still_open if call["id"] != answered]
+        else:
+            call = _meant(still_open, message.get("name", ""))
+            still_open = [each for each in still_open if each is not call]
+            if call["id"]:
+                message["tool_call_id"] = call["id"]
     return messages
+
+
+def _meant(still_open: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    """The call that an answer without an id is to. Raises InvalidRequest."""
+    named = [call for call in still_open if call["function"]["name"] == name]
+    calls = named or still_open
+    if not calls:
+        raise InvalidRequest(
+            "A tool answers without a tool_call_id, and no call is open.", param="messages"
+        )
+    if len(calls) > 1 and any(call["id"] for call in calls):
+        raise InvalidRequest(
+            f"A tool answers without a tool_call_id, and {len(calls)} calls can be meant.",
+            hint="Give the answer the id of its call.",
+            param="messages",
+        )
+    return calls[0]

@@ -36,7 +36,13 @@ _INTERVAL = {"type": "number", "minimum": MIN_INTERVAL_S, "maximum": MAX_INTERVA
 _TEXT = {"type": "string"}
 _BETA = {"beta": _TEXT}
 """Anthropic's client says so of what it calls beta."""
+_VERSION = {"api-version": _TEXT}
+"""Clients of Azure's OpenAI put it behind every path."""
+_NAMES = {"type": "array", "items": _TEXT}
+_INCLUDE = {"include": _NAMES, "include[]": _NAMES}
+"""As OpenAI's clients ask for more of a response: what is kept is told whole."""
 _ITEMS = {
+    **_INCLUDE,
     "limit": {"type": "integer", "minimum": 1, "maximum": MAX_ITEMS, "default": ITEMS},
     "order": {"enum": ["desc", "asc"], "default": "desc"},
     "after": _TEXT,
@@ -75,12 +81,17 @@ class Operation:
     """Whether the answer is plain text."""
     query: dict[str, Any] = field(default_factory=dict)
     """Schemas of parameters in the query."""
+    any_query: bool = False
+    """Whether others are passed over: probes and scrapers add their own."""
     control: bool = False
     """Whether it wants the control token."""
 
 
 _HEALTH = Operation(
-    "Whether the model answers, and how far loading is", answers.Health, also=(503,)
+    "Whether the model answers, and how far loading is",
+    answers.Health,
+    also=(503,),
+    any_query=True,
 )
 _TOKENIZE = Operation("Text to token ids", answers.Tokens, TokenizeRequest)
 _DETOKENIZE = Operation("Token ids to text", answers.Detokenized, DetokenizeRequest)
@@ -99,7 +110,9 @@ OPERATIONS = {
         "How many tokens a request's prompt has", answers.InputTokens, InputTokensRequest
     ),
     ("GET", "/v1/responses/{id}"): Operation(
-        "A response that is kept", answers.ModelResponse, query={"stream": {"const": "false"}}
+        "A response that is kept",
+        answers.ModelResponse,
+        query={"stream": {"const": "false"}, "include_obfuscation": _TEXT, **_INCLUDE},
     ),
     ("DELETE", "/v1/responses/{id}"): Operation("Forget a response", answers.DeletedResponse),
     ("GET", "/v1/responses/{id}/input_items"): Operation(
@@ -123,7 +136,9 @@ OPERATIONS = {
     ("GET", "/"): _HEALTH,
     ("GET", "/health"): _HEALTH,
     ("GET", "/openapi.json"): Operation("This document"),
-    ("GET", "/metrics"): Operation("Live figures as Prometheus reads them", text=True),
+    ("GET", "/metrics"): Operation(
+        "Live figures as Prometheus reads them", text=True, any_query=True
+    ),
     ("GET", "/v1/engine/stats"): Operation("Live figures", Stats),
     ("GET", "/v1/engine/stats/stream"): Operation(
         "Live figures as server-sent events", only_streams=True, query={"interval": _INTERVAL}
@@ -141,13 +156,18 @@ OPERATIONS = {
 
 
 def queries(route: Route) -> dict[str, frozenset[str]]:
-    """The parameters that a query can have, by the methods of a route. A POST says all in its body,
-    and its query is not read."""
+    """The parameters that a query can have, by the methods of a route whose query is checked. A
+    POST says all in its body, and its query is not read."""
     return {
-        method: frozenset(OPERATIONS[method, path].query)
+        method: frozenset(_query(method, OPERATIONS[method, path]))
         for method, path in _offered([route])
-        if method != "POST"
+        if method != "POST" and not OPERATIONS[method, path].any_query
     }
+
+
+def _query(method: str, operation: Operation) -> dict[str, Any]:
+    """Schemas of all parameters that an operation knows."""
+    return {**operation.query, **({} if method == "POST" else _VERSION)}
 
 
 def route(routes: Sequence[Route]) -> Route:
@@ -178,7 +198,7 @@ def document(routes: Sequence[Route]) -> dict[str, Any]:
     schema_of = dict(zip(records, references, strict=True))
     paths: dict[str, Any] = {}
     for method, path in _offered(routes):
-        described = _described(path, OPERATIONS[method, path], schema_of)
+        described = _described(method, path, schema_of)
         paths.setdefault(path, {})[method.lower()] = described
     return {
         "openapi": "3.1.0",
@@ -208,7 +228,8 @@ def _offered(routes: Sequence[Route]) -> Iterator[tuple[str, str]]:
             yield method, each.path_format
 
 
-def _described(path: str, operation: Operation, schema_of: dict[Any, Any]) -> dict[str, Any]:
+def _described(method: str, path: str, schema_of: dict[Any, Any]) -> dict[str, Any]:
+    operation = OPERATIONS[method, path]
     answer = schema_of[operation.answer] if operation.answer else {"type": "object"}
     errors = [schema_of[answers.AnthropicError if each else answers.Error] for each in shapes(path)]
     error = errors[0] if len(errors) == 1 else {"anyOf": errors}
@@ -224,7 +245,8 @@ def _described(path: str, operation: Operation, schema_of: dict[Any, Any]) -> di
     found: dict[str, Any] = {"summary": operation.summary, "responses": responses}
     names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
     parameters = [_parameter("path", name, {"type": "string", "minLength": 1}) for name in names]
-    parameters += [_parameter("query", name, schema) for name, schema in operation.query.items()]
+    query = _query(method, operation)
+    parameters += [_parameter("query", name, schema) for name, schema in query.items()]
     if parameters:
         found["parameters"] = parameters
     if operation.body is not None:

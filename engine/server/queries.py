@@ -1,4 +1,5 @@
-"""Parameters in a request's query: as with fields of bodies, what is not known is refused."""
+"""Parameters in a request's query: as with fields of bodies, what is not known is refused, where
+it could have changed the answer."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ class KnownQuery:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        # Others are not read, or not the endpoint's, which refuses them.
+        # Of others the query is not read, or they are not the endpoint's, which refuses them.
         known = self._known.get(method)
         for name in QueryParams(scope["query_string"]):
             if known is not None and name not in known:

@@ -30,7 +30,7 @@ def sealed(reasoning: str) -> str:
 def conversation(instructions: str, before: Sequence[Item], sent: Sequence[Item]) -> list[Message]:
     """The messages. `before`: the conversation that a stored response ended. Raises InvalidRequest
     naming the item at fault of those that were `sent`."""
-    reading = _Reading()
+    reading = _Reading(_calls_of([*before, *sent]))
     if instructions:
         reading.messages.append({"role": "system", "content": instructions})
     for item in before:
@@ -44,16 +44,22 @@ def conversation(instructions: str, before: Sequence[Item], sent: Sequence[Item]
 class _Reading:
     """An answer's reasoning, text and calls are items of their own, and one message here."""
 
-    def __init__(self) -> None:
+    def __init__(self, calls: frozenset[str]) -> None:
+        """`calls`: ids of all that are to be read."""
         self.messages: list[Message] = []
         self._answer: Message = {}
-        self._calls: set[str] = set()
-        """Ids of those made so far."""
+        self._calls = calls
+        self._made: set[str] = set()
+        self._early: dict[str, list[Message]] = {}
+        """Results that came before their call: templates want them behind it."""
 
     def flush(self) -> None:
-        if self._answer:
-            self.messages.append({"role": "assistant", "content": "", **self._answer})
-        self._answer = {}
+        answer, self._answer = self._answer, {}
+        if not answer:
+            return
+        self.messages.append({"role": "assistant", "content": "", **answer})
+        for call in answer.get("tool_calls", []):
+            self.messages += self._early.pop(call["id"], [])
 
     def take(self, item: Item, where: str) -> None:
         kind = item.get("type", "message" if "role" in item else None)
@@ -107,16 +113,20 @@ class _Reading:
                 f"No tool call found for function call output with call_id {call}.",
                 param=f"{where}.call_id",
             )
-        self.flush()
         at = f"{where}.output"
         content = plain_text(_parts(item.get("output"), at), at)
-        self.messages.append({"role": "tool", "tool_call_id": call, "content": content})
+        result = {"role": "tool", "tool_call_id": call, "content": content}
+        if call in self._made:
+            self.flush()
+            self.messages.append(result)
+        else:
+            self._early.setdefault(call, []).append(result)
 
     def _call(self, item: Item, where: str, arguments: dict[str, Any]) -> None:
         namespace = item.get("namespace")
         name = full_name(_text(item, "name", where), str(namespace or ""))
         call = _text(item, "call_id", where)
-        self._calls.add(call)
+        self._made.add(call)
         self._answer.setdefault("tool_calls", []).append(
             {
                 "id": call,
@@ -124,6 +134,12 @@ class _Reading:
                 "function": {"name": name, "arguments": arguments},
             }
         )
+
+
+def _calls_of(items: Sequence[Item]) -> frozenset[str]:
+    """Ids of calls, wherever they stand."""
+    calls = (item for item in items if item.get("type") in ("function_call", "custom_tool_call"))
+    return frozenset(id_ for call in calls if isinstance(id_ := call.get("call_id"), str))
 
 
 def _text(item: Item, field: str, where: str) -> str:

@@ -95,7 +95,7 @@ async def prepared(
         # Without calls and without reasoning output is text as it comes.
         parser=parser if text.thinks or tools.callable else None,
         grammar=await work.run(request, _grammar, text, turn, prompt) if held else "",
-        thinking=text.thinking_budget(prompt, turn.thinking_tokens, tools=bool(tools.callable)),
+        thinking=text.thinking_budget(prompt, turn.thinking_tokens, tools.callable),
         compiled_beside=beside,
         one_call=not tools.several,
         only_calls=tools.enforced,

@@ -27,7 +27,7 @@ from engine.messages import (
 )
 from engine.options import EngineOptions
 from engine.runtime.engine import Engine
-from engine.runtime.thinking import ThinkingLimit
+from engine.runtime.thinking import PATIENCE, ThinkingLimit
 from tests.runtime.conftest import VOCAB
 from tests.runtime.driving import Driver, driver, prompt
 from tests.runtime.test_grammar import document
@@ -36,16 +36,23 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz ,.!?"
 OTHERS = (b"</", b"think", b">", b"<think>", b"</think>", b"\xc3", b"\xa9", b"<call", b"</t", b"")
 SPELLINGS = [*(letter.encode() for letter in LETTERS), *OTHERS]
 SPELLINGS += [b"w%d" % each for each in range(len(SPELLINGS), VOCAB)]
+TEXT = UseVocabulary(tokens=SPELLINGS, special=[], ends=[])
 CUT, REST, ANGLE, OPEN, CLOSE, LEAD, TAIL, CALL, PART, NOTHING = (
     len(LETTERS) + each for each in range(len(OTHERS))
 )
-A, SPACE = LETTERS.index("a"), LETTERS.index(" ")
+HEADER = r"<call(?:a{1,9}!|b.*?!)"
+"""Of calls that these models write."""
+OPENING = r"\s*+" + THINK
+CONTROL: dict[str, Any] = {"marks": [CLOSE, OPEN], "end": r"\ud800"}
+"""Where the tags are control tokens."""
+OPENS = r"\s*+\ud801"
+A, B, SPACE, BANG = (LETTERS.index(each) for each in "ab !")
 PIECES = [CUT, REST, ANGLE]
 """The closing tag in a vocabulary that has no token of its own for it."""
 
 
 def budget(tokens: int, **fields: Any) -> ThinkingBudget:
-    values: dict[str, Any] = {"closing": [CLOSE], "ends": ["</think>", "<call"], **fields}
+    values: dict[str, Any] = {"closing": [CLOSE], "end": END_OF_THINKING, "call": HEADER, **fields}
     return ThinkingBudget(tokens=tokens, **values)
 
 
@@ -69,13 +76,26 @@ def output(limit: ThinkingLimit, wanted: list[int]) -> list[int]:
         (budget(3), [*PIECES, A, A], [*PIECES, A, A]),
         (budget(4), [A, PART, *[A] * 3], [A, PART, A, A, CLOSE]),
         # A call ends it as well.
-        (budget(2), [A, CALL, A, A], [A, CALL, A, A]),
+        (budget(9), [A, CALL, A, BANG, *[A] * 9], [A, CALL, A, BANG, *[A] * 9]),
+        (budget(2), [A, CALL, A, BANG, A, A], [A, CALL, A, BANG, A, A]),
+        # Its mark alone does not: not before the budget is used up, and not where it is.
+        (budget(4), [CALL, SPACE, *[A] * 9], [CALL, SPACE, A, A, CLOSE, *[A] * 6]),
+        (budget(2), [A, CALL, SPACE, *[A] * 9], [A, CALL, SPACE, CLOSE, *[A] * 8]),
+        (budget(4), [CALL, SPACE, CALL, A, A, BANG, A], [CALL, SPACE, CALL, A, A, BANG, A]),
+        (budget(3), [CALL, B, *[A] * 199], [CALL, B, *[A] * (1 + PATIENCE), CLOSE, *[A] * 69]),
+        (budget(99), [CALL, B, *[A] * 80, BANG, *[A] * 30], [CALL, B, *[A] * 80, BANG, *[A] * 30]),
+        # Where the tags are control tokens, their spelling is text.
+        (budget(4, **CONTROL), [*PIECES, A, A, A], [*PIECES, A, CLOSE, A]),
+        (budget(3, **CONTROL), [A, CLOSE, *[A] * 5], [A, CLOSE, *[A] * 5]),
+        (budget(1, **CONTROL), [A, OPEN, A], [A, CLOSE, A]),
+        (budget(1, **CONTROL, opening=OPENS), [OPEN, A, A, A], [OPEN, A, CLOSE, A]),
+        (budget(1, **CONTROL, opening=OPENS), [ANGLE, OPEN, A, A], [ANGLE, OPEN, A, A]),
         # Whether it thinks at all is seen at the begin.
-        (budget(1, opening=THINK), [OPEN, A, A, A], [OPEN, A, CLOSE, A]),
-        (budget(1, opening=THINK), [SPACE, SPACE, OPEN, A, A], [SPACE, SPACE, OPEN, A, CLOSE]),
-        (budget(0, opening=THINK), [OPEN, A, A], [OPEN, CLOSE, A]),
-        (budget(0, opening=THINK), [A, OPEN, A, A], [A, OPEN, A, A]),
-        (budget(0, opening=THINK), [NOTHING, OPEN, A], [NOTHING, OPEN, CLOSE]),
+        (budget(1, opening=OPENING), [OPEN, A, A, A], [OPEN, A, CLOSE, A]),
+        (budget(1, opening=OPENING), [SPACE, SPACE, OPEN, A, A], [SPACE, SPACE, OPEN, A, CLOSE]),
+        (budget(0, opening=OPENING), [OPEN, A, A], [OPEN, CLOSE, A]),
+        (budget(0, opening=OPENING), [A, OPEN, A, A], [A, OPEN, A, A]),
+        (budget(0, opening=OPENING), [NOTHING, OPEN, A], [NOTHING, OPEN, CLOSE]),
         # Only the first thoughts of an answer are counted.
         (budget(1), [CLOSE, OPEN, A, A, A], [CLOSE, OPEN, A, A, A]),
         # A character is not cut, but what is none is.
@@ -86,12 +106,14 @@ def output(limit: ThinkingLimit, wanted: list[int]) -> list[int]:
 def test_the_tag_comes_when_the_budget_is_used_up(
     given: ThinkingBudget, wanted: list[int], said: list[int]
 ) -> None:
-    assert output(ThinkingLimit(given, SPELLINGS, VOCAB), wanted) == said
+    controls = UseVocabulary(tokens=SPELLINGS, special=[OPEN, CLOSE, LEAD], ends=[])
+    limit = ThinkingLimit(given, controls if given.marks else TEXT, VOCAB)
+    assert output(limit, wanted) == said
 
 
 def test_the_mask_has_one_token() -> None:
     for token in (0, 31, 32, VOCAB - 1):
-        limit = ThinkingLimit(budget(0, closing=[token]), SPELLINGS, VOCAB)
+        limit = ThinkingLimit(budget(0, closing=[token]), TEXT, VOCAB)
         bits = np.unpackbits(limit.mask().view(np.uint8), bitorder="little")
         assert len(limit.mask()) == VOCAB // 32 and bits.nonzero()[0].tolist() == [token]
 
@@ -148,7 +170,7 @@ def test_a_preempted_answer_goes_on_where_it_was(model: Path) -> None:
 def test_a_grammar_goes_on_behind_the_tag(model: Path, opened: bool) -> None:
     begin = "" if opened else f"<[{OPEN}]> "
     wanted = document(f"start: {begin}TEXT <[{CLOSE}]> /[a-z]{{3}},!/\nTEXT: /(?s:.*)/")
-    given = budget(6, opening="" if opened else THINK)
+    given = budget(6, **CONTROL, opening="" if opened else OPENS)
     run = started(model).run(request(each, given, grammar=wanted) for each in (1, 2))
     for number in (1, 2):
         tokens, end = run.tokens(number), run.end(number)
@@ -164,7 +186,7 @@ def test_a_grammar_goes_on_behind_the_tag(model: Path, opened: bool) -> None:
     [
         (budget(-1), "at least 0"),
         (budget(1, closing=[]), "nothing that ends"),
-        (budget(1, ends=[]), "nothing that ends"),
+        (budget(1, end=""), "nothing that ends"),
         (budget(1, closing=[VOCAB]), f"ends at {VOCAB - 1}"),
     ],
 )
@@ -172,7 +194,7 @@ def test_a_budget_that_cannot_be_held_is_refused(
     dense_model: Path, thinking: ThinkingBudget, told: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=told):
-        ThinkingLimit(thinking, SPELLINGS, VOCAB)
+        ThinkingLimit(thinking, TEXT, VOCAB)
     run = started(dense_model).run([request(1, thinking), request(2, budget(1))])
     end = run.end(1)
     assert isinstance(end, RequestFailed) and end.error.status == 400
@@ -204,7 +226,7 @@ def test_the_demo_model_answers_in_its_format_after_its_budget() -> None:
             sampling=Sampling(temperature=number / 2, seed=number),
             stop_tokens=list(text.end_tokens),
             grammar=grammar,
-            thinking=ThinkingBudget(tokens=number * 4, closing=closing, ends=[END_OF_THINKING]),
+            thinking=ThinkingBudget(tokens=number * 4, closing=closing, end=END_OF_THINKING),
         )
         for number in range(4)
     )

@@ -11,6 +11,9 @@ from engine.server.openapi import OPERATIONS
 from tests.server.speaking import Speaker
 
 RESPONSES = "/v1/responses"
+FREE = ("/", "/health", "/metrics")
+"""For probes and scrapers, whose queries are not looked at."""
+CHECKED = [key for key in OPERATIONS if key[0] != "POST" and key[1] not in FREE]
 
 
 def kept(hermes: Speaker, items: int) -> str:
@@ -52,9 +55,22 @@ def test_a_kept_response_is_not_streamed(hermes: Speaker) -> None:
     with pytest.raises(openai.BadRequestError) as raised:
         api.retrieve(id_, stream=True)
     assert raised.value.param == "stream"
-    with pytest.raises(openai.BadRequestError) as raised:
-        api.retrieve(id_, include=["message.output_text.logprobs"])
-    assert raised.value.param == "include[]"
+
+
+def test_what_clients_add_is_harmless(hermes: Speaker) -> None:
+    api, id_ = hermes.openai.responses, kept(hermes, 1)
+    assert api.retrieve(id_, include=["message.output_text.logprobs"]).id == id_
+    plain = api.retrieve(id_, extra_query={"include_obfuscation": "false", "include": "x"})
+    assert plain.id == id_
+    listed = api.input_items.list(id_, include=["reasoning.encrypted_content"])
+    assert texts(listed) == said(0)
+    azure = {"api-version": "2024-10-21"}
+    for path in (f"{RESPONSES}/{id_}", f"{RESPONSES}/{id_}/input_items", "/v1/models"):
+        assert hermes.server.http.get(path, params=azure).status_code == 200
+    assert hermes.server.http.delete(f"{RESPONSES}/{id_}", params=azure).status_code == 200
+    for path in FREE:
+        for query in ("x=1", "name[]=headrace_state", "_=17&cache=no"):
+            assert hermes.server.http.get(f"{path}?{query}").status_code == 200
 
 
 def test_models_as_both_clients_list_them(hermes: Speaker) -> None:
@@ -72,7 +88,7 @@ def test_models_as_both_clients_list_them(hermes: Speaker) -> None:
         assert http.get(f"/v1/models?{query}").status_code == 400
 
 
-@pytest.mark.parametrize(("method", "path"), [key for key in OPERATIONS if key[0] != "POST"])
+@pytest.mark.parametrize(("method", "path"), CHECKED)
 def test_what_nobody_knows_is_refused(hermes: Speaker, method: str, path: str) -> None:
     where = path.format(id="resp_x", model=hermes.model)
     for name in ("made_up", "Stream", "a b"):

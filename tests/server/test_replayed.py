@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from engine.server.bodies import convert, parse_json
 from engine.server.call_arguments import MAX_DEPTH
+from engine.server.openai_messages import conversation
+from engine.server.openai_requests import ChatRequest
 from tests.server.speaking import Speaker
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
@@ -161,21 +164,25 @@ def output_of(call: str) -> dict[str, Any]:
 
 
 def test_answers_to_calls_that_nobody_made_are_refused(hermes: Speaker) -> None:
-    """By every protocol; first those that a call comes after."""
-    late = {"type": "function_call", "call_id": "zz", "name": "f", "arguments": "{}"}
+    """By every protocol."""
+    other = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
     result = {"type": "tool_result", "tool_use_id": "zz", "content": "x"}
     use = {"type": "tool_use", "id": "zz", "name": "f", "input": {}}
-    (call, _) = called("{}")
+    call, result_of_call = called("{}")
+    second, _ = called("{}", id="2")
     bodies: list[tuple[str, dict[str, Any], str]] = [
         (RESPONSES, {"input": [USER, output_of("zz")]}, "input[1].call_id"),
-        (RESPONSES, {"input": [USER, output_of("zz"), late]}, "input[1].call_id"),
+        (RESPONSES, {"input": [USER, output_of("zz"), other]}, "input[1].call_id"),
         (f"{RESPONSES}/input_tokens", {"input": [USER, output_of("zz")]}, "input[1].call_id"),
     ]
+    turns: list[Any]
     for turns in (
         [{"role": "tool", "content": "x"}],
         [{"role": "tool", "tool_call_id": "zz", "content": "x"}],
         [{"role": "tool", "tool_call_id": "1", "content": "x"}, call],
-        [call, {"role": "tool", "content": "x"}],
+        [call, second, {"role": "tool", "content": "x"}],
+        [call, second, {"role": "function", "name": "f", "content": "x"}],
+        [call, result_of_call, {"role": "tool", "content": "x"}],
         [{"role": "function", "name": "f", "content": "x"}],
     ):
         bodies += [(path, {"messages": [USER, *turns]}, "messages") for path in (CHAT, "/tokenize")]
@@ -215,6 +222,28 @@ def test_answers_to_calls_of_a_history_that_is_kept_are_taken(hermes: Speaker) -
     assert answer.json()["error"]["param"] == "input[0].call_id"
 
 
+def test_an_output_may_stand_before_its_call(hermes: Speaker) -> None:
+    """Templates get it behind the call."""
+    hermes.says("Well.")
+    made: list[Any] = [
+        {"type": "function_call", "call_id": id_, "name": id_, "arguments": "{}"}
+        for id_ in ("one", "two")
+    ]
+    outputs = [{**output_of(id_), "output": f"of {id_}"} for id_ in ("one", "two")]
+    for items in (
+        [outputs[0], made[0], made[1], outputs[1]],
+        [outputs[0], outputs[1], *made],
+        [outputs[1], USER, made[0], outputs[0], made[1]],
+    ):
+        post(hermes, RESPONSES, input=[USER, *items, USER])
+        prompt = hermes.prompt()
+        for id_ in ("one", "two"):
+            assert 0 < prompt.index(f'"name": "{id_}"') < prompt.index(f"of {id_}")
+            assert prompt.count(f"of {id_}") == 1
+    count = {"model": hermes.model, "input": [USER, outputs[0], made[0]]}
+    assert hermes.server.http.post(f"{RESPONSES}/input_tokens", json=count).status_code == 200
+
+
 def test_a_history_without_ids(hermes: Speaker) -> None:
     hermes.says("Well.")
     call, _ = called("{}")
@@ -222,6 +251,62 @@ def test_a_history_without_ids(hermes: Speaker) -> None:
     chat(hermes, call, {"role": "tool", "content": "seven"})
     old = {"role": "assistant", "content": None, "function_call": {"name": "f"}}
     chat(hermes, old, {"role": "function", "name": "f", "content": "seven"})
+
+
+def wanting(*calls: tuple[str, str]) -> dict[str, Any]:
+    """An assistant's turn with calls: their ids and names."""
+    made = [
+        {"id": id_, "type": "function", "function": {"name": name, "arguments": "{}"}}
+        for id_, name in calls
+    ]
+    return {"role": "assistant", "content": None, "tool_calls": made}
+
+
+@pytest.mark.parametrize(
+    ("turns", "ids"),
+    [
+        ([wanting(("c1", "f")), {"role": "tool", "name": "f"}], ["c1"]),
+        ([wanting(("c1", "f")), {"role": "tool", "tool_call_id": None}], ["c1"]),
+        ([wanting(("c1", "f")), {"role": "tool", "tool_call_id": ""}], ["c1"]),
+        ([wanting(("c1", "f")), {"role": "tool", "name": "label"}], ["c1"]),
+        ([wanting(("c1", "f")), {"role": "function", "name": "f"}], ["c1"]),
+        (
+            [
+                wanting(("c1", "f"), ("c2", "g")),
+                {"role": "tool", "name": "g"},
+                {"role": "tool"},
+            ],
+            ["c2", "c1"],
+        ),
+        (
+            [
+                wanting(("c1", "f"), ("c2", "f")),
+                {"role": "tool", "tool_call_id": "c2"},
+                {"role": "tool"},
+            ],
+            ["c2", "c1"],
+        ),
+        # The first was given up; the second is in two turns.
+        (
+            [
+                wanting(("c1", "f")),
+                USER,
+                wanting(("c2", "f")),
+                wanting(("c3", "g")),
+                {"role": "tool", "name": "f"},
+                {"role": "tool"},
+            ],
+            ["c2", "c3"],
+        ),
+        ([wanting(("", "f"), ("", "f")), {"role": "tool"}, {"role": "tool"}], [None, None]),
+    ],
+)
+def test_an_answer_without_an_id_is_to_the_open_call(turns: list[Any], ids: list[Any]) -> None:
+    sent = [USER, *({"content": "x", **turn} for turn in turns)]
+    body = json.dumps({"model": "m", "messages": sent}).encode()
+    asked = convert(parse_json(body), ChatRequest, null_is_absent=("messages",))
+    read = conversation(asked.messages)
+    assert [turn.get("tool_call_id") for turn in read if turn["role"] == "tool"] == ids
 
 
 def test_messages_without_content(hermes: Speaker) -> None:

@@ -13,9 +13,6 @@ import openai
 import pytest
 
 from engine.chat.model_files import locate
-from engine.chat.parsers.families import FAMILIES, Family, family_named
-from engine.chat.parsers.tools import Tool
-from engine.chat.structured import enforced_calls
 from engine.chat.text_model import TextModel, load_text_model
 from tests.server.running import Server, running
 from tests.server.speaking import Speaker
@@ -123,15 +120,6 @@ def test_formats_and_calls_follow(server: Server, budget: int) -> None:
     assert call.function.name == "ping" and made.choices[0].finish_reason == "tool_calls"
 
 
-TAGGED = [family for family in FAMILIES if family.name != "harmony"]
-
-
-@pytest.mark.parametrize("family", TAGGED, ids=lambda family: family.name)
-def test_every_call_has_its_family_s_mark(family: Family) -> None:
-    tools = (Tool("ping", {"type": "object", "properties": {}}),)
-    assert family.call_mark in enforced_calls(family, tools, {}, "none", several=False)
-
-
 def asked(speaker: Speaker, **fields: Any) -> Any:
     speaker.says("<think>Hm.</think>Well.")
     body = {"model": speaker.model, "messages": ASK, **fields}
@@ -141,17 +129,17 @@ def asked(speaker: Speaker, **fields: Any) -> Any:
 
 def test_what_the_runtime_is_told(hermes: Speaker, harmony: Speaker) -> None:
     closing = hermes.tokenizer.encode("</think>").ids
-    told = {"tokens": 99, "opening": "<think>", "closing": closing, "ends": ["</think>"]}
+    told = {"tokens": 99, "opening": r"\s*+<think>", "closing": closing, "end": "</think>"}
     assert asked(hermes, thinking_budget=99) == told
-    mark = family_named("hermes").call_mark
-    assert asked(hermes, thinking_budget=99, tools=[TOOL]) == {**told, "ends": ["</think>", mark]}
+    with_tools = asked(hermes, thinking_budget=99, tools=[TOOL])
+    assert with_tools.pop("call").startswith("<tool_call>") and with_tools == told
     assert asked(hermes) is None
     assert asked(hermes, reasoning_effort="low") is None
     assert asked(hermes, thinking_budget=0) is None  # switched off: the prompt has closed it
     assert asked(hermes, enable_thinking=False, thinking_budget=9) is None
     begun = [*ASK, {"role": "assistant", "content": "<think>I"}]
     opened = asked(hermes, messages=begun, continue_final_message=True, thinking_budget=9)
-    assert opened == {"tokens": 9, "closing": closing, "ends": ["</think>"]}
+    assert opened == {"tokens": 9, "closing": closing, "end": "</think>"}
     body = {
         "model": hermes.model,
         "max_tokens": 99,
@@ -161,3 +149,20 @@ def test_what_the_runtime_is_told(hermes: Speaker, harmony: Speaker) -> None:
     assert hermes.server.http.post("/v1/messages", json=body).status_code == 200
     assert hermes.asked()["thinking"] == told
     assert asked(harmony, thinking_budget=99) is None  # its thoughts are messages
+
+
+def test_a_budget_of_nothing_switches_thinking_off(hermes: Speaker) -> None:
+    """In both protocols that have one."""
+    hermes.says("Well.")
+    prompts = []
+    for path, kinds in (
+        ("/v1/chat/completions", ("enabled", "auto")),
+        ("/v1/messages", ("enabled", "adaptive")),
+    ):
+        nothing = [{"type": kind, "budget_tokens": 0} for kind in kinds]
+        for said in (*nothing, {"type": "disabled"}):
+            body = {"model": hermes.model, "max_tokens": 99, "messages": ASK, "thinking": said}
+            assert hermes.server.http.post(path, json=body).status_code == 200
+            assert hermes.asked()["thinking"] is None
+            prompts.append(hermes.prompt())
+    assert len(set(prompts)) == 1 and prompts[0].rstrip().endswith("</think>")

@@ -26,19 +26,29 @@ class Calls:
     """Markup that may follow a call: an end of the block of calls."""
 
 
+def thinking_opens(stream: OutputStream) -> str:
+    """A pattern for the begin of an answer that thinks."""
+    return r"\s*+" + stream.mark(THINK)
+
+
+def thinking_ends(stream: OutputStream) -> str:
+    """A pattern for the tag that ends thinking. The header of a call ends it too."""
+    return stream.mark(END_OF_THINKING)
+
+
 def read_answer(stream: OutputStream, calls: Calls | None, *, thinking: bool) -> Script:
     """`thinking`: the prompt ends inside an opened thinking tag.
 
     A tag that opens thinking counts at the begin of the answer only, because models also write
     about tags. A call ends thinking, because models forget to.
     """
-    begin = compiled(r"\s*+" + stream.mark(THINK) + r"\s*+(?=\S)")
+    begin = compiled(thinking_opens(stream) + r"\s*+(?=\S)")
     if (yield from stream.at(begin)):
         thinking = True
     header = spaced(calls.header) if calls else ""
     anything = compiled(header) if calls else None
     if thinking:
-        end = spaced(stream.mark(END_OF_THINKING)) + r"(?P<ended>)"
+        end = spaced(thinking_ends(stream)) + r"(?P<ended>)"
         match = yield from stream.until(
             compiled(f"{end}|{header}" if calls else end), stream.reasoning
         )

@@ -26,8 +26,6 @@ class Family:
     form: Callable[[Grammar], CallForm] = hermes.form
     """How calls that a model must make are written; models without a way of their own get the most
     common one."""
-    call_mark: str = hermes.MARK
-    """Stands in the begin of every call."""
 
     def parser(
         self, tools: Sequence[Tool], special: Collection[str], *, thinking: bool
@@ -48,19 +46,12 @@ class Family:
 PLAIN = Family("plain", lambda _template: True, None)
 FAMILIES = (
     Family(harmony.NAME, harmony.speaks, None, harmony.form),
-    Family(
-        *(deepseek_dsml.NAME, deepseek_dsml.speaks, deepseek_dsml.calls, deepseek_dsml.form),
-        call_mark=deepseek_dsml.MARK,
-    ),
+    Family(deepseek_dsml.NAME, deepseek_dsml.speaks, deepseek_dsml.calls, deepseek_dsml.form),
     Family(
         *(deepseek_tokens.NAME, deepseek_tokens.speaks),
         *(deepseek_tokens.calls, deepseek_tokens.form),
-        call_mark=deepseek_tokens.BEGIN,
     ),
-    Family(
-        *(qwen_xml.NAME, qwen_xml.speaks, qwen_xml.calls, qwen_xml.form),
-        call_mark=qwen_xml.MARK,
-    ),
+    Family(qwen_xml.NAME, qwen_xml.speaks, qwen_xml.calls, qwen_xml.form),
     Family(glm.NAME, glm.speaks, glm.calls, glm.form),
     Family(hermes.NAME, hermes.speaks, hermes.calls, hermes.form),
     PLAIN,

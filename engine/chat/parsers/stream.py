@@ -56,6 +56,11 @@ class OutputStream:
             self._marks[spelling] = chr(_FIRST_SURROGATE + len(self._marks))
         return self._marks[spelling]
 
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Spellings of the control tokens asked for so far; U+D800 is the first, and so on."""
+        return tuple(self._marks)
+
     def until(self, pattern: regex.Pattern[str], emit: Emit) -> Waiting:
         """Emit what lies before the pattern and consume it; None once the output has ended."""
         while True:
