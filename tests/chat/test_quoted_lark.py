@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
+import threading
 
 import pytest
 
+from engine.chat.interruption import GivenUp, interruptible
 from engine.chat.parsers.grammar import Grammar
 from engine.chat.parsers.quoted_lark import quoted_lark
 from engine.chat.parsers.quoted_regex import quoted_regex
@@ -106,12 +109,45 @@ def test_whatever_is_allowed_is_the_spelling_of_a_text(grammar: str) -> None:
         ("start: /a b/x", "flag x"),
         (r"start: /\p{Nothing}/", "cannot be read"),
         ("start: /[a/", "cannot be read"),
+        ("start: /[" + "[]" * 9 + "/", "cannot be read"),
+        ("start: /[" + "[]" * 200 + "/", "nested"),
+        ("start: /[" + "[]a" * 20_000 + "/", "nested"),
+        (f"start: /{'[' * 1000}a{']' * 1000}/", "nested"),
+        (r'start: "\ud800"', "surrogate"),
+        (r'start: "\ud800"i', "surrogate"),
+        (r'start: "a".."\udfff"', "surrogate"),
+        ('start: "' + r"\"" * 40_000, "no end"),
+        ("start: /" + r"\/" * 40_000, "no end"),
     ],
 )
 def test_what_has_no_spelling_is_refused(grammar: str, why: str) -> None:
     with pytest.raises(ValueError, match=r"^[^\n]+$") as caught:
         quoted_lark(grammar)
     assert why in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "part", ["{1", "(?a", "(?P<a", r"\x{", r"\p{", "[a]", "[[]a]", "[^]]", "{"]
+)
+def test_time_grows_with_the_expression(part: str) -> None:
+    for expression in (part * 20_000, part + "1" * 60_000):
+        with contextlib.suppress(ValueError):
+            quoted_regex(expression)
+
+
+def test_quoting_can_be_given_up() -> None:
+    given_up = threading.Event()
+    given_up.set()
+    with interruptible(given_up), pytest.raises(GivenUp):
+        quoted_regex("a")
+    with interruptible(given_up), pytest.raises(GivenUp):
+        quoted_lark('start: "a"')
+
+
+@pytest.mark.parametrize("char", ["a", "é", '"', "\n", r"\n", ".", r"\.", r"\s", "[a\t]"])
+def test_an_atom_is_looked_at_once(char: str) -> None:
+    once = quoted_regex(char)
+    assert quoted_regex(char * 60_000) == once * 60_000
 
 
 def test_nothing_of_an_expression_gets_lost() -> None:

@@ -10,6 +10,7 @@ import json
 
 import regex
 
+from engine.chat.interruption import check
 from engine.chat.parsers.grammar import pattern
 from engine.chat.parsers.quoted_regex import quoted_regex
 
@@ -17,12 +18,13 @@ _STRING = r'"(?:[^"\\\n]|\\.)*+"'
 _TOKEN = regex.compile(
     rf"""
     (?P<comment>(?://|\#)[^\n]*)
-    | (?P<import>%import\s+common\s*(?:\.\s*(?P<one>\w+)(?:\s*->\s*(?P<alias>\w+))?
-        | \((?P<several>[\w\s,]*)\)))
-    | (?P<from>{_STRING})\s*\.\.\s*(?P<to>{_STRING})
+    | (?P<import>%import\s++common\s*+(?:\.\s*+(?P<one>\w++)(?:\s*+->\s*+(?P<alias>\w++))?
+        | \((?P<several>[\w\s,]*+)\)))
+    | (?P<from>{_STRING})\s*+\.\.\s*+(?P<to>{_STRING})
     | (?P<string>{_STRING})(?P<string_flag>i?)
     | /(?P<regex>(?:[^/\\\n]|\\.)++)/(?P<flags>[imslux]*)
-    | (?P<repeat>~\s*\d)
+    | (?P<open>["/])
+    | (?P<repeat>~\s*+\d)
     | (?P<strange>~|<[^>\s]|@\w|%(?!ignore\b)\w*)
     | (?P<rest>\w+|.)
     """,
@@ -50,6 +52,7 @@ def quoted_lark(grammar: str) -> str:
 
 
 def _quoted(token: regex.Match[str]) -> str:
+    check()
     if token["comment"]:
         return ""
     if token["import"]:
@@ -67,6 +70,10 @@ def _quoted(token: regex.Match[str]) -> str:
     if token["regex"]:
         flags = token["flags"]
         return f"/{quoted_regex(token['regex'], flags)}/{flags}"
+    if token["open"]:
+        raise ValueError(
+            f"what begins at character {token.start()} with {token.group()} has no end"
+        )
     if token["strange"]:
         raise ValueError(f"{token.group()} cannot stand in it where calls are written as JSON")
     return str(token.group())
@@ -87,6 +94,9 @@ def _one(string: str) -> str:
 
 def _text(string: str) -> str:
     try:
-        return str(json.loads(string))
+        text = str(json.loads(string))
     except ValueError as error:
         raise ValueError(f"{string} is no string: {error}") from error
+    if regex.search(r"[\ud800-\udfff]", text):
+        raise ValueError(f"{string} has half of a surrogate pair, which is no character")
+    return text
