@@ -13,6 +13,7 @@ from engine.chat.interruption import check
 _ESCAPES = {chr(code): json.dumps(chr(code))[1:-1] for code in (*range(0x20), 0x22, 0x5C)}
 """Characters that a JSON string cannot hold as they are (RFC 8259, 7), in their shortest spelling;
 others are spelled as they are."""
+ESCAPED = frozenset(_ESCAPES)
 _PLAIN = r"[^\"\\\x00-\x1F]"
 _HEX = regex.compile(r"\\[xuU]\{([0-9a-fA-F]{1,8})\}")
 _TOKEN = regex.compile(
@@ -74,11 +75,12 @@ def _quoted(expression: str, dotall: bool) -> Iterator[str]:
 
 def _class_end(expression: str, start: int) -> int:
     levels, place = 0, start
+    part: regex.Match[str] | None
     while part := _CLASS_PART.match(expression, place):
         place = part.end()
         levels += bool(part["opens"]) - bool(part["closes"])
         if not levels:
-            return place
+            return int(place)
         if levels > _MAX_LEVELS:
             raise ValueError(f"classes are nested in it deeper than {_MAX_LEVELS} levels")
     raise ValueError(f"the class cannot be read that begins at character {start}")
@@ -115,6 +117,7 @@ def _matcher(atom: str, dotall: bool) -> Callable[[str], object]:
     said = regex.sub(r"\\.", lambda match: spaces.get(match[0], match[0]), said, flags=regex.S)
     flags = regex.V1 | (regex.DOTALL if dotall else 0)
     try:
-        return regex.compile(said, flags).fullmatch
+        matches: Callable[[str], object] = regex.compile(said, flags).fullmatch
     except regex.error as error:
         raise ValueError(f"{atom} cannot be read: {error}") from error
+    return matches
