@@ -292,6 +292,13 @@ def shown(value: Any) -> str:
     return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 3]}..."
 
 
+def switch(value: Any, path: str) -> bool:
+    """A boolean that no record reads. Null is false. Raises InvalidRequest for another value."""
+    if not isinstance(value, bool | None):
+        raise InvalidRequest(f"{stands(path, value)}; it must be true or false.", param=path)
+    return bool(value)
+
+
 _VERBATIM = frozenset({"arguments", "input", "parameters", "input_schema", "schema"})
 """A call's arguments, and JSON schemas: in both null is a value like others."""
 

@@ -36,7 +36,11 @@ log = logging.getLogger("headrace.server")
 _HIDDEN = "***"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _JSON_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"')
-_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.)|$)", re.DOTALL)
+_MOST_WORK = 1 << 27
+"""Of looking through a body for keys, in characters read: about a second of the event loop."""
+_ESCAPE_WORK = 10
+"""So many characters are read while one escape is undone."""
 
 
 class GenerationRecord(msgspec.Struct, kw_only=True):
@@ -98,9 +102,10 @@ class Recording:
         hidden = True
         if self.body and 0 < record.status < 400:
             body = msgspec.json.format(self.body.removeprefix(_BYTE_ORDER_MARK), indent=-1)
-            shown = _JSON_STRING.sub(lambda found: _masked(found.group(), secrets), body)
+            search = _Search(secrets)
+            shown = _JSON_STRING.sub(lambda found: search.masked(found.group()), body)
             pieces = ["".join(self.spelled), *_joined_by_field(shown)]
-            if not any(_has_key(each, secrets) for each in pieces):
+            if not any(map(search.finds_in, pieces)) and not search.gave_up:
                 record.body = msgspec.Raw(shown)
                 hidden = shown != body
         if hidden or self.unseen:
@@ -109,13 +114,43 @@ class Recording:
         return msgspec.json.encode(record) + b"\n"
 
 
-def _masked(string: bytes, secrets: Sequence[str]) -> bytes:
-    """A JSON string without keys."""
-    text = msgspec.json.decode(string, type=str)
-    shown = _without_keys(text, secrets)
-    if _has_key(shown, secrets):
-        shown = _HIDDEN
-    return string if shown == text else msgspec.json.encode(shown)
+class _Search:
+    """For keys in the texts of one body, also within JSON in them, such as a call's arguments.
+
+    Where that would hold up the event loop, it gives up: every text counts as one with a key.
+    """
+
+    def __init__(self, secrets: Sequence[str]) -> None:
+        self._secrets = secrets
+        self._work_left = _MOST_WORK
+
+    @property
+    def gave_up(self) -> bool:
+        return self._work_left < 0
+
+    def masked(self, string: bytes) -> bytes:
+        """A JSON string without keys."""
+        text = msgspec.json.decode(string, type=str)
+        shown = self._without_keys(text)
+        if self.finds_in(shown):
+            shown = _HIDDEN
+        return string if shown == text else msgspec.json.encode(shown)
+
+    def finds_in(self, text: str) -> bool:
+        while self._without_keys(text) == text:
+            escapes = text.count("\\")
+            if not escapes:
+                return False
+            self._work_left -= len(text) + escapes * _ESCAPE_WORK
+            if self.gave_up:
+                return True
+            text = _ESCAPE.sub(_plain, text)  # shorter by each escape, so this ends
+        return True
+
+    def _without_keys(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, _HIDDEN)
+        return api_keys.SHAPE.sub(_HIDDEN, text)
 
 
 def _joined_by_field(body: bytes) -> Iterable[str]:
@@ -132,22 +167,8 @@ def _joined_by_field(body: bytes) -> Iterable[str]:
     return map("".join, texts.values())
 
 
-def _has_key(text: str, secrets: Sequence[str]) -> bool:
-    while _without_keys(text, secrets) == text:
-        if "\\" not in text:
-            return False
-        text = _ESCAPE.sub(_plain, text)  # JSON in it, such as a call's arguments
-    return True
-
-
-def _without_keys(text: str, secrets: Sequence[str]) -> str:
-    for secret in secrets:
-        text = text.replace(secret, _HIDDEN)
-    return api_keys.SHAPE.sub(_HIDDEN, text)
-
-
 def _plain(escape: re.Match[str]) -> str:
-    return chr(int(escape[1], 16)) if escape[1] else escape[2]
+    return chr(int(escape[1], 16)) if escape[1] else escape[2] or ""
 
 
 class GenerationNotes:

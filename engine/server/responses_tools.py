@@ -15,6 +15,8 @@ from engine.server.tool_use import Function, ToolUse, function, tool_use
 HOSTED = ("web_search", "image_generation", "tool_search")
 """Beginnings of the types of tools that run at the service, which agents send to every server:
 there are none here, and the model is not told of them."""
+_MAX_GRAMMAR = 1 << 16
+"""Characters of one grammar: it is told to the model, too."""
 _TEXT_INPUT = {
     "type": "object",
     "properties": {INPUT: {"type": "string"}},
@@ -67,11 +69,13 @@ def _functions(
 ) -> Iterator[tuple[Function, Origin]]:
     kind, name = tool.get("type"), tool.get("name")
     if kind == "namespace" and isinstance(tool.get("tools"), list) and not namespace:
+        if not isinstance(name, str) or not name:
+            raise InvalidRequest(f"{stands(f'{where}.name', name)}.", param=f"{where}.name")
         for index, nested in enumerate(tool["tools"]):
             at = f"{where}.tools[{index}]"
             if not isinstance(nested, dict):
                 raise InvalidRequest(f"{at} is not an object.", param=at)
-            yield from _functions(nested, at, str(name))
+            yield from _functions(nested, at, name)
     elif kind in ("function", "custom"):
         custom = kind == "custom"
         text = _text_input(tool.get("format"), f"{where}.format") if custom else None
@@ -91,7 +95,11 @@ def _functions(
 
 def _text_input(wanted: Any, where: str) -> TextInput | None:
     """What a custom tool's input must be; None: any text. Raises InvalidRequest."""
-    kind = wanted.get("type") if isinstance(wanted, dict) else wanted
+    if wanted is None or wanted == "text":
+        return None
+    if not isinstance(wanted, dict):
+        raise InvalidRequest(f"{stands(where, wanted)}; it must be an object.", param=where)
+    kind = wanted.get("type")
     if kind in (None, "text"):
         return None
     if kind != "grammar":
@@ -101,6 +109,11 @@ def _text_input(wanted: Any, where: str) -> TextInput | None:
         raise InvalidRequest(f"{where}.syntax must be lark or regex.", param=f"{where}.syntax")
     if not isinstance(definition, str) or not definition.strip():
         raise InvalidRequest(f"{where}.definition must be a grammar.", param=f"{where}.definition")
+    if len(definition) > _MAX_GRAMMAR:
+        raise InvalidRequest(
+            f"{where}.definition has {len(definition)} characters, at most {_MAX_GRAMMAR}.",
+            param=f"{where}.definition",
+        )
     return TextInput(syntax, definition, f"{where}.definition")
 
 

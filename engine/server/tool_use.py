@@ -10,6 +10,7 @@ from typing import Any
 from engine.chat.parsers.tools import Tool
 from engine.errors import InvalidRequest
 from engine.schemas import without_null_keywords
+from engine.server.bodies import switch
 
 MAX_TOOLS = 512
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,256}")
@@ -67,7 +68,7 @@ def function(
             f"{where}.{field} must be the schema of an object.", param=f"{where}.{field}"
         )
     told = {"name": name, "description": description or "", "parameters": schema}
-    tool = Tool(name, schema, strict=bool(strict))
+    tool = Tool(name, schema, strict=switch(strict, f"{where}.strict"))
     return Function(name, {"type": "function", "function": told}, tool)
 
 

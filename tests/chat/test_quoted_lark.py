@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
+import threading
 
 import pytest
 
+from engine.chat.interruption import GivenUp, interruptible
 from engine.chat.parsers.grammar import Grammar
 from engine.chat.parsers.quoted_lark import quoted_lark
 from engine.chat.parsers.quoted_regex import quoted_regex
@@ -105,13 +108,99 @@ def test_whatever_is_allowed_is_the_spelling_of_a_text(grammar: str) -> None:
         ('start: "ab".."c"', "one character"),
         ("start: /a b/x", "flag x"),
         (r"start: /\p{Nothing}/", "cannot be read"),
+        (r'start: "(" start ")" | /[^()]+/', "refer to themselves"),
+        ('start: "a\\n" start | "\\t"', "refer to themselves"),
+        (r'start: a "\n"\na[lazy]: /.+/', "attributes"),
         ("start: /[a/", "cannot be read"),
+        ("start: /[" + "[]" * 9 + "/", "cannot be read"),
+        ("start: /[" + "[]" * 200 + "/", "nested"),
+        ("start: /[" + "[]a" * 20_000 + "/", "nested"),
+        (f"start: /{'[' * 1000}a{']' * 1000}/", "nested"),
+        (r'start: "\ud800"', "surrogate"),
+        (r'start: "\ud800"i', "surrogate"),
+        (r'start: "a".."\udfff"', "surrogate"),
+        ('start: "' + r"\"" * 40_000, "no end"),
+        ("start: /" + r"\/" * 40_000, "no end"),
     ],
 )
 def test_what_has_no_spelling_is_refused(grammar: str, why: str) -> None:
     with pytest.raises(ValueError, match=r"^[^\n]+$") as caught:
         quoted_lark(grammar)
     assert why in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "part", ["{1", "(?a", "(?P<a", r"\x{", r"\p{", "[a]", "[[]a]", "[^]]", "{"]
+)
+def test_time_grows_with_the_expression(part: str) -> None:
+    for expression in (part * 20_000, part + "1" * 60_000):
+        with contextlib.suppress(ValueError):
+            quoted_regex(expression)
+
+
+def test_quoting_can_be_given_up() -> None:
+    given_up = threading.Event()
+    given_up.set()
+    with interruptible(given_up), pytest.raises(GivenUp):
+        quoted_regex("a")
+    with interruptible(given_up), pytest.raises(GivenUp):
+        quoted_lark('start: "a"')
+
+
+@pytest.mark.parametrize("char", ["a", "é", '"', "\n", r"\n", ".", r"\.", r"\s", "[a\t]"])
+def test_an_atom_is_looked_at_once(char: str) -> None:
+    once = quoted_regex(char)
+    assert quoted_regex(char * 60_000) == once * 60_000
+
+
+PATCH = """\
+start: "*** Begin Patch" LF file+ last
+last: "*** End Patch" LF?
+
+file: added | deleted | updated
+added: "*** Add File: " path LF new+
+deleted: "*** Delete File: " path LF
+updated: "*** Update File: " path LF moved? changed?
+
+path: /(.+)/
+new: "+" /(.*)/ LF -> line
+
+moved: "*** Move to: " path LF
+changed: (place | line)+ end?
+place: ("@@" | "@@ " /(.+)/) LF
+line: ("+" | "-" | " ") /(.*)/ LF
+end: "*** End of File" LF
+
+%import common.LF
+"""
+"""What Codex's tool for patches takes, said as Codex says it."""
+PATCHES = [
+    "*** Begin Patch\n*** Delete File: a\n*** End Patch\n",
+    '*** Begin Patch\n*** Delete File: a\\b\n*** Delete File: "c"\n*** End Patch',
+    '*** Begin Patch\n*** Add File: a b\n+print("x\\n")\n+\n+\tend\n*** End Patch\n',
+    "*** Begin Patch\n*** Update File: a\n*** Move to: b\n@@ f():\n-\tx\n+\ty\n \n*** End Patch\n",
+    "*** Begin Patch\n*** Update File: a\n@@\n+x\n*** End of File\n*** End Patch\n",
+]
+BORDERS = [
+    (PATCH, PATCHES, ["*** Begin Patch\n*** End Patch\n", PATCHES[0][1:], PATCHES[0] + "x"]),
+    (r'start: /.+/ "\n"', ["a\n", "\t\n", 'say "\\"\n'], ["a", "\n", "a\nb\n"]),
+    (r'start: (/[^\n]*/ "\n")+', ["a\nb\n", "\n\n", '"\n\t\n'], ["a", ""]),
+    (r'start: /[a\t]+/ "\n"', ["a\t\n", "\ta\n"], ["a\t"]),
+    (r'start: /[^\n;]+/ "\n"', ["a\\\n"], ["a;\n"]),
+    ("start: a b?\na: /x+/ |\n!b: [A] A{1,2}\nA: /\\s/", ["", "xx\n\t", "\n\t\n"], ["xx\n\t\n\n"]),
+    ('%ignore /[ \\n]/\n%ignore /#[^\\n]*/\nstart: w ("," w)*\nw: "\\"" A "\\""\nA: /[a-z\\t]+/',
+     ['"a"', ' "a" \n, #x"\n"\tb"\n'], ['"a', '"a",']),
+    ('start: "a" | "(" start ")" | "\\n" start', ["a", "(\n(a))"], ["(a"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("grammar", "good", "bad"), BORDERS, ids=[each[0] for each in BORDERS])
+def test_no_border_is_in_the_way(grammar: str, good: list[str], bad: list[str]) -> None:
+    quoted = quoted_lark(grammar)
+    for text in good:
+        assert fits(quoted, spelled(text)), text
+    for text in bad:
+        assert not fits(quoted, spelled(text)), text
 
 
 def test_nothing_of_an_expression_gets_lost() -> None:

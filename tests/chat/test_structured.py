@@ -205,13 +205,14 @@ TEXTS = (
     TextInput(
         "lark", 'start: line~1..9 "*** \\"End\\""\nline: /[a-z\\\\"<\\/]{1,4}/ "\\n"', "format"
     ),
+    TextInput("lark", r'start: (/[^<>\n]{1,5}/ "\n" /[a"]{1,5}/ "\t;")~1..2', "format"),
     TextInput("regex", r'[0-9]{3}|"/\/\\<\n?', "format"),
 )
 TAKES_TEXT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
 
 
 @every_vocabulary
-@pytest.mark.parametrize("text", TEXTS, ids=lambda text: text.syntax)
+@pytest.mark.parametrize("text", TEXTS, ids=lambda text: f"{text.syntax} {len(text.definition)}")
 def test_text_that_a_tool_takes_is_what_its_grammar_allows(
     family: Family, special: tuple[str, ...], text: TextInput
 ) -> None:
@@ -230,6 +231,20 @@ def test_text_that_a_tool_takes_is_what_its_grammar_allows(
             assert complete and name == "edit", model.pieces(tokens)
             (taken,) = json.loads(arguments).values()
             assert takes(model.compile(own), taken.encode(), model.end), taken
+
+
+@pytest.mark.parametrize("text", ['*** Begin\n\t"a\\b"\n\n', "x\n", "x\ny\n"])
+def test_a_text_with_line_breaks_can_be_written(text: str) -> None:
+    model = ByteModel(())
+    tool = Tool(
+        "edit",
+        TAKES_TEXT,
+        text=TextInput("lark", "start: /.+/ (LF /.*/)* LF\n%import common.LF", "format"),
+    )
+    document = enforced_calls(family_named("hermes"), (tool,), {}, "none", several=False)
+    arguments = json.dumps({"input": text})
+    call = f'<tool_call>\n{{"name": "edit", "arguments": {arguments}}}\n</tool_call>'
+    assert takes(model.compile(document), call.encode(), model.end)
 
 
 def test_what_must_compile_beside_is_told_in_the_words_of_the_request() -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -262,6 +262,45 @@ def test_a_request_that_fails_late() -> None:
     record.record.status = 503
     line = json.loads(record.line(()))
     assert line["body"] is None and has_no_ids(line)
+
+
+def line_of(body: Any, secrets: Sequence[str] = ()) -> Any:
+    record = Recording("/v1/completions")
+    record.body = json.dumps(body).encode()
+    record.record.status = 200
+    return json.loads(record.line(secrets))["body"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "My folder is C:\\",
+        "a\\\\",
+        "\\",
+        "\\u005c",
+        ["C:\\", "next"],
+        ["x", "C:\\"],
+        "\\u00",
+        "\\" * 999,
+    ],
+)
+def test_a_backslash_at_the_end(content: Any) -> None:
+    assert line_of({"content": content}) == {"content": content}
+
+
+def test_a_key_after_a_backslash() -> None:
+    key = "a\\key that is long"
+    assert line_of({"a": f"{key}\\"}, [key]) == {"a": "***\\"}
+    assert line_of({"a": json.dumps({"b": key})}, [key]) == {"a": "***"}
+
+
+def test_work_on_a_body_is_bounded() -> None:
+    """One that has too many escapes to be looked through is left out."""
+    chain = "\\" + "u005c" * 1000  # each level of it takes away but a few characters
+    for content in ("\\" + "u005c" * 200_000, [chain] * 100, "\\" * (1 << 24)):
+        assert line_of({"prompt": content}) is None
+    for content in ("a\n" * (1 << 19), [json.dumps("a\n" * 99)] * 999):
+        assert line_of({"prompt": content}) == {"prompt": content}
 
 
 def test_nobody_waits_for_the_whole_answer(recorded: Speaker, file: Path) -> None:

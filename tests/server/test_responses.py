@@ -20,6 +20,17 @@ WEATHER: dict[str, Any] = {
 }
 
 
+FORCED = {"tool_choice": "required"}
+NESTED = f"start: /{'[' * 1000}a{']' * 1000}/"
+
+
+def custom(definition: str, **fields: Any) -> dict[str, Any]:
+    """A tool of one grammar; of a format that is a text where that is no grammar."""
+    wanted: Any = {"type": "grammar", "syntax": "lark", "definition": definition}
+    wanted = wanted if definition.startswith("start") else definition
+    return {"type": "custom", "name": "edit", "format": wanted, **fields}
+
+
 def call(name: str, **arguments: Any) -> str:
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
@@ -257,6 +268,13 @@ def test_tokens_are_counted_as_they_are_used(hermes: Speaker) -> None:
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
         ({"tools": [{"type": "mcp"}]}, "tools[0]"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
+        ({"tools": [custom("grammar")]}, "tools[0].format"),
+        ({"tools": [custom(r'start: "\ud800"')], **FORCED}, "tools[0].format.definition"),
+        ({"tools": [custom(r'start: "\ud800"i')], **FORCED}, "tools[0].format.definition"),
+        ({"tools": [custom(f'start: "{"a" * 65_536}"')]}, "tools[0].format.definition"),
+        ({"tools": [custom(NESTED)], **FORCED}, "tools[0].format.definition"),
+        ({"tools": [custom("start: /a/", strict="no")]}, "tools[0].strict"),
+        ({"tools": [{"type": "namespace", "tools": [WEATHER]}]}, "tools[0].name"),
         ({"tool_choice": {"type": "web_search"}}, "tool_choice"),
         ({"tool_choice": {"type": "function", "name": "g"}}, "tool_choice"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),

@@ -51,8 +51,8 @@ def _changed(schema: Any, integers: Integers | None, *, closing: bool) -> Any:
     if not isinstance(schema, dict):
         return schema
     changed = {key: _inner(key, value, integers, closing=closing) for key, value in schema.items()}
-    if changed.get("format") not in _FORMATS:
-        changed.pop("format", None)
+    if isinstance(changed.get("format"), str) and changed["format"] not in _FORMATS:
+        del changed["format"]
     if closing and _is_listed(changed):
         changed["additionalProperties"] = False
     if changed.pop("nullable", None) is True:
@@ -75,7 +75,9 @@ def _is_listed(schema: dict[str, Any]) -> bool:
     properties, required = schema.get("properties"), schema.get("required", [])
     if not isinstance(properties, dict) or any(key in schema for key in _COMBINED):
         return False
-    return isinstance(required, list) and all(name in properties for name in required)
+    if not isinstance(required, list):
+        return False
+    return all(isinstance(name, str) and name in properties for name in required)
 
 
 def _with_null(schema: dict[str, Any]) -> Any:
