@@ -13,7 +13,7 @@ from engine.messages import ThinkingBudget, UseVocabulary
 
 PATIENCE = 128
 """Most tokens beyond the budget, for the header of a call that has begun."""
-HELD_CHARS = 2048
+HELD_CHARS = 1024
 """So much of the output is looked at at once; a header that is longer is not seen."""
 
 _LONGEST_CHARACTER = 4
@@ -38,6 +38,8 @@ class ThinkingLimit:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._text = ""
         """The newest of the output, as much as may be the begin of what is looked for."""
+        self._enough = 0
+        """How long it is when it is worth a look again, while there is budget left."""
         self._calls = False
         """Whether it may be the begin of a call's header."""
         self._thinks = not budget.opening
@@ -78,8 +80,10 @@ class ThinkingLimit:
             self._left -= 1
         else:
             self._begin()
-        if self._thinks:
+        # What is held back for long is looked at again only when it has grown by a part of itself.
+        if self._thinks and (self._left <= 0 or len(self._text) >= self._enough):
             self._look()
+            self._enough = len(self._text) + len(self._text) // 16
 
     def _said(self, token: int) -> str:
         """As parsers see it: a control token that no pattern names has no text, and the spelling of

@@ -84,6 +84,11 @@ def output(limit: ThinkingLimit, wanted: list[int]) -> list[int]:
         (budget(4), [CALL, SPACE, CALL, A, A, BANG, A], [CALL, SPACE, CALL, A, A, BANG, A]),
         (budget(3), [CALL, B, *[A] * 199], [CALL, B, *[A] * (1 + PATIENCE), CLOSE, *[A] * 69]),
         (budget(99), [CALL, B, *[A] * 80, BANG, *[A] * 30], [CALL, B, *[A] * 80, BANG, *[A] * 30]),
+        (
+            budget(150),
+            [CALL, B, *[A] * 99, *PIECES, *[A] * 99],
+            [CALL, B, *[A] * 99, *PIECES, *[A] * 99],
+        ),
         # Where the tags are control tokens, their spelling is text.
         (budget(4, **CONTROL), [*PIECES, A, A, A], [*PIECES, A, CLOSE, A]),
         (budget(3, **CONTROL), [A, CLOSE, *[A] * 5], [A, CLOSE, *[A] * 5]),
