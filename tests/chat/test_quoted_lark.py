@@ -110,6 +110,8 @@ def test_whatever_is_allowed_is_the_spelling_of_a_text(grammar: str) -> None:
         (r"start: /\p{Nothing}/", "cannot be read"),
         (r'start: "(" start ")" | /[^()]+/', "refer to themselves"),
         ('start: "a\\n" start | "\\t"', "refer to themselves"),
+        ('start: a\na[stop="x"]: /.+/', "cannot stand"),
+        ("start: a\na[stop=/x/]: /.+/", "cannot stand"),
         (r'start: a "\n"\na[lazy]: /.+/', "attributes"),
         ("start: /[a/", "cannot be read"),
         ("start: /[" + "[]" * 9 + "/", "cannot be read"),

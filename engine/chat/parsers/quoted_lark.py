@@ -103,8 +103,10 @@ class _Quoted:
         elif token["ignore"]:
             self._definitions.append(_Definition())
         elif token["head"]:
-            if '"' in token.group():
-                raise ValueError(f"{token.group()} cannot stand in it where calls are JSON")
+            if any(mark in token.group() for mark in '"/'):
+                raise ValueError(
+                    f"{token.group()} cannot stand in it where calls are written as JSON"
+                )
             attributed = bool(token["more"])
             self._definitions.append(_Definition(token["name"], token.group(), attributed))
         elif not token["comment"]:
