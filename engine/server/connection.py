@@ -30,6 +30,8 @@ KEEP_ALIVE_S = 75.0
 HEAD_S = 30.0
 """For the whole of a request's head, from its first byte."""
 HEAD_BYTES = 64 << 10
+UNFINISHED_HEAD_BYTES = HEAD_BYTES + len(b"\r\n\r\n")
+"""As long as one that may still end within HEAD_BYTES: h11's limit."""
 BODY_S = 30.0
 """In which a body must grow by BODY_LEAST_BYTES or end: one that trickles holds a request up."""
 BODY_LEAST_BYTES = 1024
@@ -94,7 +96,7 @@ class Connection(H11Protocol):
         self._watch()
 
     def handle_events(self) -> None:
-        """h11 itself has the limit only for a head that comes in pieces."""
+        """h11 itself has a limit only for a head that comes in pieces, UNFINISHED_HEAD_BYTES."""
         if self.conn.their_state is h11.IDLE:
             waiting = self.conn.trailing_data[0]
             end = _END_OF_HEAD.search(waiting)

@@ -22,7 +22,7 @@ from engine.options import DEFAULT_PORT, EngineOptions
 from engine.server import exposure, listening
 from engine.server.accepting import Acceptor, connection_bound
 from engine.server.app import create_app
-from engine.server.connection import KEEP_ALIVE_S, Connection
+from engine.server.connection import KEEP_ALIVE_S, UNFINISHED_HEAD_BYTES, Connection
 from engine.server.keys import KeyRing
 from engine.server.ownership import Ownership
 from engine.server.recording import Recorder
@@ -152,6 +152,7 @@ class _Run:
             uvicorn.Config(
                 app,
                 http=Connection,
+                h11_max_incomplete_event_size=UNFINISHED_HEAD_BYTES,
                 ws="none",
                 lifespan="off",
                 access_log=False,

@@ -86,7 +86,13 @@ def test_a_head_has_a_limit_however_it_comes(server: Server, line: bytes) -> Non
         head_ = line.join([b"GET /health HTTP/1.1", b"Host: 127.0.0.1", b"X: " + b"a" * size])
         whole = head_ + line + line
         assert sent(server, whole).status == status
-        assert sent(server, whole[: size // 2], whole[size // 2 :]).status == status
+        for first in (size // 2, len(whole) - 1):
+            with connect(server) as connection:
+                connection.sendall(whole[:first])
+                time.sleep(0.1)  # so that the server reads it alone
+                with contextlib.suppress(OSError):
+                    connection.sendall(whole[first:])
+                assert read(connection).status == status
         with connect(server) as connection:
             connection.sendall(head("GET", "/health") + whole)
             with connection.makefile("rb") as source:
@@ -107,7 +113,7 @@ def test_a_target_in_absolute_form(server: Server) -> None:
         ("http://me@127.0.0.1/health", "127.0.0.1", 403),
         ("http:///health", "127.0.0.1", 403),
         ("http://127.0.0.1/nowhere", "127.0.0.1", 404),
-        ("http://127.0.0.1/health?made_up=1", "127.0.0.1", 400),
+        ("http://127.0.0.1/v1/models?made_up=1", "127.0.0.1", 400),
     ):
         request = f"GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
         assert sent(server, request).status == status, target
