@@ -80,6 +80,7 @@ class Residency:
         self.experts = experts
         self.most = slots if most is None else most
         self.tables = Tables.empty(layers, experts, slots, self.most, device)
+        self._locked: set[int] = set()
         self._counters = self.tables.counters
         if device.type == "cuda":
             self._counters = torch.zeros((2, COUNTS), dtype=torch.int64, pin_memory=True)
@@ -88,6 +89,11 @@ class Residency:
     def _expire(self) -> None:
         """What was made when the step began tells of other tables: no layer is left to route."""
         self._routed = set(range(self.layers))
+
+    @property
+    def locked(self) -> int:
+        """Slots that are locked; to ask waits for nothing."""
+        return len(self._locked)
 
     @property
     def slots(self) -> int:
@@ -146,6 +152,7 @@ class Residency:
         if not 0 <= slot < self.slots:
             raise ValueError(f"slot {slot} is not one of {self.slots}")
         self.tables.locked[slot] = locked
+        (self._locked.add if locked else self._locked.discard)(slot)
         self._expire()
 
     def release(self, layer: int, expert: int) -> None:

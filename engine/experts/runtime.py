@@ -180,7 +180,8 @@ class ExpertRuntime:
             return False
         pool = self._pool_of[layer]
         readable = pool.banks is not None or (pool.complete and self.device.kind == "cuda")
-        return readable and min(routes, self.store.plan(layer).experts) <= pool.slots.slots
+        most = min(routes, self.store.plan(layer).experts)
+        return readable and most <= pool.slots.slots - pool.residency.locked
 
     def _at_once(
         self, plan: LayerPlan, x: Tensor, ids: Tensor, weights: Tensor, singles: int

@@ -246,3 +246,14 @@ def test_misuse_is_refused() -> None:
         table.lock(1)
     with pytest.raises(ValueError, match="2 is not one of 2 experts"):
         use(table, 0, [2])
+
+
+def test_locked_slots_are_counted() -> None:
+    residency = Residency(2, 4, 6)
+    residency.lock(3)
+    residency.lock(3)
+    residency.lock(0)
+    assert residency.locked == 2
+    residency.unlock(3)
+    residency.unlock(5)
+    assert residency.locked == 1
