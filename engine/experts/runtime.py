@@ -276,9 +276,8 @@ class ExpertRuntime:
         absent = pool.blobs - pool.residency.counts().used
         if mode != "auto":
             return absent > 0
-        rate = self._copies.rate() or regime.LINK_BYTES_PER_S
         absence = Absence(routes, self._experts, len(pool.rows), absent * pool.slots.stride)
-        return regime.streams(absence, rate)
+        return regime.streams(absence, self.link_bytes_per_s)
 
     def _stream(self, pool: _Pool, mode: StreamMode, seeds: bool) -> bool:
         return pool.stream.begin(seeds=seeds, overlaps=mode != "serial")
@@ -312,6 +311,11 @@ class ExpertRuntime:
             else:
                 pool.slots.move(pool.residency.resize(count))
                 pool.slots.resize(count)
+
+    @property
+    def link_bytes_per_s(self) -> float:
+        """As measured by the last streamed step, or what is assumed before."""
+        return self._copies.rate() or regime.LINK_BYTES_PER_S
 
     @property
     def pools(self) -> tuple[tuple[SlotPool, Residency], ...]:

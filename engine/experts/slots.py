@@ -9,7 +9,7 @@ from torch import Tensor
 
 from engine.experts.residency import Move
 from engine.memory.arena import Arena
-from engine.memory.device import Device
+from engine.memory.device import Device, driver_of
 from engine.native.library import library
 
 
@@ -57,10 +57,22 @@ class SlotPool:
         In the order of the current stream. From pinned memory the copy engine copies, and this
         returns before it has.
         """
+        if not self._in_host_memory:
+            # One call each: a streamed prompt makes thousands of copies.
+            self._copy_in(bank, fills)
+            return
         self._settle()
         for expert, slot, count in runs(fills):
-            source = bank[expert : expert + count]
-            self.bank[slot : slot + count].copy_(source, non_blocking=True)
+            self.bank[slot : slot + count].copy_(bank[expert : expert + count])
+
+    def _copy_in(self, bank: Tensor, fills: Sequence[tuple[int, int]]) -> None:
+        source, target, stride = bank.data_ptr(), self.bank.data_ptr(), self.stride
+        copies = (
+            (target + slot * stride, source + expert * stride, count * stride)
+            for expert, slot, count in runs(fills)
+        )
+        device = self.bank.device
+        driver_of(device).copy_in(copies, torch.cuda.current_stream(device).cuda_stream)
 
     def move(self, moves: Iterable[Move]) -> None:
         self._settle()
