@@ -17,6 +17,7 @@ import time
 from typing import cast, get_args
 
 from engine.experts.regime import StreamMode
+from engine.experts.runtime import ExpertCounters
 from engine.messages import RequestFailed, Sampled, Sampling, Submit
 from engine.options import DeviceName, EngineOptions
 from engine.runtime.debug import DebugFaults
@@ -52,9 +53,9 @@ def main() -> None:
         )
     )
     run = Run(parts)
-    full = {}
+    full: dict[int, float] = {}
+    """Seconds with every expert in a slot."""
     experts = run.experts
-    total = experts.experts_total
     print(
         f"{'rate':>5} {'tokens':>6} {'mode':>7} {'seconds':>8} {'least':>7} {'ratio':>6}  GB sent"
     )
@@ -71,12 +72,12 @@ def main() -> None:
             for mode in options.modes:
                 run.mode = mode
                 run.prompt(tokens)
-                before = experts.counters().link_bytes
+                sent = experts.counters().link_bytes
                 seconds = median(run, tokens, options.rounds)
-                sent = (experts.counters().link_bytes - before) / options.rounds
+                sent = (experts.counters().link_bytes - sent) // options.rounds
                 link = experts.link_bytes_per_s
                 chunks = -(-tokens // options.chunk)
-                absent = (total - sum(experts.slots)) * stride * chunks
+                absent = (experts.experts_total - sum(experts.slots)) * stride * chunks
                 least = max(full[tokens], absent / link)
                 print(
                     f"{rate:5} {tokens:6} {mode:>7} {seconds:8.3f} {least:7.3f} "
@@ -85,10 +86,10 @@ def main() -> None:
                 )
         for mode in options.modes:
             run.mode = mode
-            before_rate, after_rate, tok = run.hit_rates(max(options.tokens) // 2)
+            earlier, later, speed = run.hit_rates(max(options.tokens) // 2)
             print(
-                f"{rate:5} {mode:>7} hits before {before_rate:.3f} after {after_rate:.3f}, "
-                f"{tok:.1f} tok/s after",
+                f"{rate:5} {mode:>7} hits before {earlier:.3f} after {later:.3f}, "
+                f"{speed:.1f} tok/s after",
                 flush=True,
             )
     print(f"link {experts.link_bytes_per_s / 1e9:.1f} GB/s")
@@ -116,8 +117,8 @@ class Run:
             self._engines[self.mode] = Engine(self._parts, DebugFaults(stream=self.mode))
         return self._engines[self.mode]
 
-    def _run(self, tokens: list[int], most: int) -> list[tuple[float, int]]:
-        """When each token came after the submission, in seconds, and the hits so far."""
+    def _run(self, tokens: list[int], most: int) -> list[tuple[float, ExpertCounters]]:
+        """When each token came, in seconds after the submission, and the counters then."""
         engine = self._engine
         sampling = Sampling(temperature=1.0, top_k=20, top_p=0.95, seed=1)
         engine.submit(Submit(request=0, tokens=tokens, max_tokens=most, sampling=sampling))
@@ -145,7 +146,7 @@ class Run:
         return _hits(before), _hits(after), (len(after) - 1) / seconds
 
 
-def _hits(came: list[tuple[float, object]]) -> float:
+def _hits(came: list[tuple[float, ExpertCounters]]) -> float:
     first, last = came[0][1], came[-1][1]
     hits, misses = last.hits - first.hits, last.misses - first.misses
     return hits / max(1, hits + misses)
