@@ -271,7 +271,9 @@ class ExpertRuntime:
 
     def _is_streamed(self, pool: _Pool, routes: int, mode: StreamMode) -> bool:
         readable = pool.banks is not None or self.device.in_host_memory
-        if not routes or mode == "never" or not readable or self.on_routing is not None:
+        if not routes or mode == "never" or self.on_routing is not None:
+            return False
+        if pool.complete or not readable:
             return False
         absent = pool.blobs - pool.residency.counts().used
         if mode != "auto":

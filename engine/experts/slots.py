@@ -12,6 +12,10 @@ from engine.memory.arena import Arena
 from engine.memory.device import Device, driver_of
 from engine.native.library import library
 
+LARGEST_COPY = 8 << 20
+"""Bytes: enough for the link's rate, and little enough to wait for where another stream's small
+copy comes in between."""
+
 
 def runs(fills: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
     """(first expert, first slot, how many) of fills (expert, slot) that follow one another in both:
@@ -67,9 +71,12 @@ class SlotPool:
 
     def _copy_in(self, bank: Tensor, fills: Sequence[tuple[int, int]]) -> None:
         source, target, stride = bank.data_ptr(), self.bank.data_ptr(), self.stride
+        most = max(1, LARGEST_COPY // stride)
         copies = (
-            (target + slot * stride, source + expert * stride, count * stride)
+            (target + (slot + n) * stride, source + (expert + n) * stride, many * stride)
             for expert, slot, count in runs(fills)
+            for n in range(0, count, most)
+            for many in (min(most, count - n),)
         )
         device = self.bank.device
         driver_of(device).copy_in(copies, torch.cuda.current_stream(device).cuda_stream)
