@@ -52,8 +52,9 @@ class RmsNorm:
 
 
 def together(*maps: Linear) -> Projections:
-    """Linear maps of the same rows, for one call."""
-    return Projections(tuple(m.weight for m in maps), tuple(m.bias for m in maps))
+    """Linear maps of the same rows, for one call. What is returned has their memory laid anew: the
+    maps themselves are not to be kept."""
+    return Projections.end_to_end([m.weight for m in maps], [m.bias for m in maps])
 
 
 @dataclass(frozen=True)
