@@ -316,8 +316,7 @@ _NO_MATRIX = {"SCALES": 0, "FORMAT": NUMBERS["bfloat16"], "PER": PER_WORD["bfloa
 
 
 def _first_programs(experts: int, inner: int, gated: bool) -> int:
-    blocks = triton.cdiv(experts, EXPERT_ROWS), triton.cdiv(inner, INNER_ROWS)
-    return sum(blocks) + gated
+    return -(-experts // EXPERT_ROWS) + -(-inner // INNER_ROWS) + gated
 
 
 def _first_constants(hidden: int, experts: int, inner: int, gated: bool) -> dict[str, int]:
