@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -33,6 +35,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(environment, "RECORD", root / ".venv" / "record.json")
     monkeypatch.setattr(environment, "GUARD", root / ".venv" / "guard")
     monkeypatch.setattr(environment, "torch_flavour", lambda: "cpu")
+    monkeypatch.setattr(environment, "compiling", contextlib.nullcontext)
     monkeypatch.setattr(environment, "build_native", lambda cmake: None)
     return root
 
@@ -56,6 +59,7 @@ def steps(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return done
 
 
+COMPILING = environment.compiling
 INSTALL = ["pip torch==2.13.0", "pip --requirement", "pip --no-deps", "check"]
 
 
@@ -64,6 +68,28 @@ def test_a_second_set_up_does_nothing(steps: list[str]) -> None:
     assert steps == ["venv", *INSTALL]
     environment.setup()
     assert steps == ["venv", *INSTALL]
+
+
+@pytest.mark.parametrize("has_cmake", [True, False])
+def test_a_library_is_compiled_while_packages_are_installed(
+    steps: list[str], monkeypatch: pytest.MonkeyPatch, has_cmake: bool
+) -> None:
+    @contextlib.contextmanager
+    def running(command: list[str], folder: Path) -> Iterator[None]:
+        steps.append(command[-1])
+        yield
+        steps.append("compiled")
+
+    monkeypatch.setattr(environment, "compiling", COMPILING)
+    monkeypatch.setattr(environment, "running_apart", running)
+    found = "/usr/bin/cmake" if has_cmake else None
+    monkeypatch.setattr(environment.shutil, "which", lambda name: found)
+    monkeypatch.setattr(environment, "build_native", lambda cmake: steps.append("looked at"))
+    environment.setup()
+    beside = (
+        ["installers.native", "venv", *INSTALL, "compiled"] if has_cmake else ["venv", *INSTALL]
+    )
+    assert steps == [*beside, "looked at"]
 
 
 def test_new_pins_are_installed_into_the_same_environment(steps: list[str], checkout: Path) -> None:
@@ -241,6 +267,14 @@ def test_a_failed_step_makes_the_whole_test_fail(
     monkeypatch.setattr(dev, "venv_python", lambda: python)
     assert dev.main(["test", "tests/x", "-k", "y"]) == 1
     assert capsys.readouterr().out.endswith("Failed: mypy.\n")
+
+
+def test_steps_keep_bytecode_whatever_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    code = "import sys; sys.exit(sys.dont_write_bytecode)"
+    assert dev.run_step([sys.executable, "-c", code]) == 0
 
 
 @pytest.mark.parametrize(("problem", "way"), [("", "app"), ("There is no display here.", "serve")])

@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.timeout(120),
 ]
 
-# The real set-up of another folder, which never comes to pip.
+# The real set-up of another folder, which never comes to pip. What compiles meanwhile has no end.
 SETUP = """
 import sys
 from pathlib import Path
@@ -30,6 +30,8 @@ from installers import environment
 root = Path(sys.argv[1])
 environment.ROOT, environment.VENV = root, root / ".venv"
 environment.RECORD, environment.GUARD = root / ".venv" / "record.json", root / ".venv" / "guard"
+endless = [sys.executable, "-c", "import time; time.sleep(600)"]
+environment.compiling = lambda: environment.running_apart(endless, root)
 sys.exit(dev.main(["setup"]))
 """
 
