@@ -61,8 +61,7 @@ ROWS: list[list[tuple[int, int]]] = [
 ]
 
 
-@pytest.mark.parametrize("layer", [0, LAYERS - 1])
-@pytest.mark.parametrize("rows", ROWS, ids=len)
+@pytest.mark.parametrize(("layer", "rows"), zip([0, LAYERS - 1] * 3, ROWS, strict=False), ids=str)
 @pytest.mark.parametrize(
     "stride",
     [

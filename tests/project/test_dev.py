@@ -47,7 +47,7 @@ def steps(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def make_venv() -> None:
         done.append("venv")
-        environment.venv_python().parent.mkdir(parents=True)
+        environment.venv_python().parent.mkdir(parents=True, exist_ok=True)
         environment.venv_python().touch()
 
     monkeypatch.setattr(environment, "make_venv", make_venv)
@@ -68,6 +68,15 @@ def test_a_second_set_up_does_nothing(steps: list[str]) -> None:
     assert steps == ["venv", *INSTALL]
     environment.setup()
     assert steps == ["venv", *INSTALL]
+
+
+def test_an_environment_without_pip_is_made_again(
+    steps: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment.make_venv()
+    monkeypatch.setattr(environment, "has_pip", lambda: False)
+    environment.setup()
+    assert steps == ["venv", "venv", *INSTALL]
 
 
 @pytest.mark.parametrize("has_cmake", [True, False])
@@ -418,12 +427,20 @@ def test_what_is_left_out_is_written_down_with_its_reason(tmp_path: Path) -> Non
             assert f"{count} deselected" in collected.stdout
 
 
-def test_a_full_run_tries_ten_times_as_many_examples() -> None:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
-    command += ["--hypothesis-show-statistics", "tests/context/test_pages.py", "-k", "counted"]
+def test_a_full_run_tries_ten_times_as_many_examples(tmp_path: Path) -> None:
+    """Of a property of its own, which asks for fewer than usual, and of one that asks for none."""
+    (tmp_path / "test_it.py").write_text(
+        "from hypothesis import given, settings, strategies as st\n"
+        "from tests.properties import examples\n"
+        "@settings(max_examples=examples(6))\n"
+        "@given(st.floats())\ndef test_few(x): pass\n"
+        "@given(st.floats())\ndef test_usual(x): pass\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml")]
+    command += ["-p", "tests.conftest", "-p", "no:cacheprovider", "--hypothesis-show-statistics"]
     tried = []
     for full in ([], ["--full"]):
-        run = [*command, *full]
+        run = [*command, *full, str(tmp_path)]
         said = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-        tried.append(sum(int(number) for number in re.findall(r" (\d+) passing, ", said)))
-    assert tried[1] >= 5 * tried[0] > 0
+        tried.append([int(number) for number in re.findall(r" (\d+) passing, ", said)])
+    assert tried == [[6, 100], [60, 1000]]
