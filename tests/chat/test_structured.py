@@ -25,7 +25,7 @@ from tests.chat import random_schemas
 from tests.chat.grammars import ByteModel, allows, takes
 from tests.chat.parsers.goldens import GLM, GOLDENS, HARMONY, TOOLS, V31, Golden, answer
 
-WALKS = 2
+WALKS = 4
 FULL_WALKS = 30
 SPECIAL: dict[str, tuple[str, ...]] = {
     "harmony": HARMONY,
