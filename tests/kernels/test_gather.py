@@ -61,8 +61,9 @@ ROWS: list[list[tuple[int, int]]] = [
 ]
 
 
-@pytest.mark.parametrize("layer", [0, LAYERS - 1])
-@pytest.mark.parametrize("rows", ROWS, ids=len)
+@pytest.mark.parametrize(
+    ("layer", "rows"), [(0, ROWS[0]), (2, ROWS[1]), (0, ROWS[2]), (2, ROWS[3]), (0, ROWS[4])]
+)
 @pytest.mark.parametrize(
     "stride",
     [
