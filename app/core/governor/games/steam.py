@@ -39,6 +39,7 @@ def folders(roots: list[Path]) -> list[GameFolder]:
             for key, value in pairs(listing.read_text(encoding="utf-8", errors="replace")):
                 if key == "path":
                     found[Path(value) / "steamapps"] = None
+        if (root / "steamapps").is_dir():
             found[root / "steamapps"] = None
     return [folder for apps in found for folder in _in_library(apps)]
 
