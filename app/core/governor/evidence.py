@@ -25,7 +25,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     held_bytes: int
     """What it accounts for. A CUDA context beside that counts as another program's."""
     floor_bytes: int = 0
-    """The least that it can work with: all of `held_bytes` but expert slots."""
+    """The least that it can work with: all of `held_bytes` but most expert slots."""
     age_s: float = 0.0
     """How old these figures are."""
     settled: bool = True

@@ -122,8 +122,10 @@ class ThreadSource:
         self._sampler = sampler
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="governor")
         self._look: Future[Evidence] | None = None
+        self._opened = False
 
     def begin(self, now: float, engine: Engine, policy: Policy) -> None:
+        self._opened = True
         self._look = self._thread.submit(self._sampler.read, now, engine, policy)
 
     def result(self) -> Evidence | None:
@@ -134,7 +136,9 @@ class ThreadSource:
         return look.result()
 
     def rest(self) -> None:
-        self._thread.submit(self._sampler.rest)
+        if self._opened:
+            self._opened = False
+            self._thread.submit(self._sampler.rest)
 
     def close(self) -> None:
         """End the thread, when it is done with what it does. The source is of no use afterwards."""
