@@ -75,9 +75,9 @@ class GovernorService(QObject):
         self._engine.ask_for_budget(msgspec.json.encode(request), told)
 
     def close(self) -> None:
-        """End the probes' thread. The object is of no use afterwards."""
+        """Let go of what the probes hold. The object is of no use afterwards."""
         self._engine.ticked.disconnect(self._tick)
-        self._source.close()
+        self._source.rest()
 
     def _take_stats(self, _: Stats) -> None:
         self._figures_at = self._clock()

@@ -80,7 +80,7 @@ class TestWithAnEngine:
         headrace.tray.governor_menu.modes[Mode.GIVE_BACK].trigger()
         qtbot.wait(600)
         assert headrace.governor.view.state is State.IDLE
-        assert headrace.governor.view.cause == "The engine holds no VRAM."
+        assert headrace.governor.view.cause == "No model is loaded into VRAM."
 
 
 def test_never_is_kept_in_the_settings(open_app: Opener) -> None:

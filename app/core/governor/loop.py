@@ -19,6 +19,7 @@ from app.core.governor.budget import BudgetAnswer, BudgetClient, BudgetRequest, 
 from app.core.governor.evidence import Engine, Evidence, Missing
 from app.core.governor.policy import Mode, Policy
 from app.core.governor.view import Dealings, GovernorView, cause, describe
+from app.core.units import size
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +96,9 @@ class GovernorLoop:
         exchange = self._exchange
         since = self._looking_since
         silent = 0.0 if since is None else self._now - since
+        answered = exchange.acknowledged == self.memory.budget and exchange.applied
         dealings = Dealings(
+            applied_bytes=answered[1] if answered else 0,
             unsupported=exchange.unsupported,
             failure=exchange.failure,
             silent_s=silent if silent > SILENT_S else 0.0,
@@ -231,6 +234,7 @@ class GovernorLoop:
         if answer.outcome is Outcome.APPLIED:
             exchange.delay_s, exchange.retry_at = FIRST_RETRY_S, now
             exchange.applied = (now, answer.applied_bytes)
+            log.info("the engine may hold %s now %s", size(answer.applied_bytes), answer.state)
         else:
             log.warning("the engine's VRAM stays: %s %s", answer.outcome.value, answer.why)
             exchange.retry_at = now + exchange.delay_s

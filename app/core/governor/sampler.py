@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import queue
 import sys
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -23,6 +25,8 @@ from app.core.governor.probes.processes import ProcessProbe
 from app.core.governor.probes.windows_front import WindowsFrontProbe
 from app.core.governor.probes.windows_vram import WindowsVramProbe
 from app.core.governor.probes.x11_front import X11FrontProbe
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -116,31 +120,43 @@ def _known(
 
 
 class ThreadSource:
-    """A sampler in a thread of its own, for the loop in the app's: nobody waits for a driver."""
+    """A sampler beside the app's thread: nobody waits for a driver, not even when the app ends."""
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="governor")
-        self._look: Future[Evidence] | None = None
+        self._seen: queue.SimpleQueue[Evidence] = queue.SimpleQueue()
+        self._turn = threading.Lock()
         self._opened = False
 
     def begin(self, now: float, engine: Engine, policy: Policy) -> None:
         self._opened = True
-        self._look = self._thread.submit(self._sampler.read, now, engine, policy)
+
+        def look() -> None:
+            try:
+                evidence = self._sampler.read(now, engine, policy)
+            except Exception:
+                log.exception("looking for other programs failed")
+                failed = Missing(probe="All probes", why="They failed; the log has more.")
+                evidence = Evidence(at=now, engine=engine, missing=(failed,))
+            self._seen.put(evidence)
+
+        self._run(look)
 
     def result(self) -> Evidence | None:
-        """What was seen, once; None while the look goes on. Raises what the look has raised."""
-        if self._look is None or not self._look.done():
+        """What was seen, once; None while the look goes on."""
+        try:
+            return self._seen.get_nowait()
+        except queue.Empty:
             return None
-        look, self._look = self._look, None
-        return look.result()
 
     def rest(self) -> None:
         if self._opened:
             self._opened = False
-            self._thread.submit(self._sampler.rest)
+            self._run(self._sampler.rest)
 
-    def close(self) -> None:
-        """End the thread, when it is done with what it does. The source is of no use afterwards."""
-        self.rest()
-        self._thread.shutdown(wait=False)
+    def _run(self, work: Callable[[], None]) -> None:
+        def in_turn() -> None:
+            with self._turn:
+                work()
+
+        threading.Thread(target=in_turn, name="governor", daemon=True).start()

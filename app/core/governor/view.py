@@ -35,7 +35,7 @@ class GovernorView:
     state: State = State.IDLE
     mode: Mode = Mode.AUTO
     title: str = "VRAM: automatic"
-    cause: str = "The engine holds no VRAM."
+    cause: str = "No model is loaded into VRAM."
     """A sentence: why the budget is what it is."""
     trouble: str = ""
     """A sentence, where the engine does not do what it is asked for, or figures are missing."""
@@ -62,6 +62,8 @@ class Dealings:
     """For so long the probes have not come back; 0: they do."""
     paused_s: float = 0.0
     """Left of the pause."""
+    applied_bytes: int = 0
+    """What the engine said it may hold, where it has answered to the budget of now; else 0."""
 
 
 def describe(
@@ -71,7 +73,7 @@ def describe(
         state=memory.state,
         mode=mode,
         title=_title(mode, dealings),
-        cause=cause(memory),
+        cause=cause(memory, dealings.applied_bytes),
         trouble=_trouble(memory, dealings),
         budget_bytes=memory.budget,
         actions=_actions(memory),
@@ -79,9 +81,12 @@ def describe(
     )
 
 
-def cause(memory: Memory) -> str:
-    """Why the budget is what it is, in one sentence."""
-    held = "" if memory.budget is None else size(memory.budget)
+def cause(memory: Memory, applied_bytes: int = 0) -> str:
+    """Why the budget is what it is, in one sentence.
+
+    `applied_bytes`: what the engine made of it, where it has said so; its least may be more.
+    """
+    held = size(max(memory.budget or 0, applied_bytes))
     if memory.state is State.GAME:
         least = "its least" if memory.at_floor else "less"
         verb = "start" if all(claim.starting for claim in memory.claims) else "run"
@@ -95,7 +100,7 @@ def cause(memory: Memory) -> str:
         gone = f"{_names(memory.claims)} ended" if memory.claims else "Other programs need less now"
         return f"{gone}: the engine takes VRAM back step by step."
     return {
-        State.IDLE: "The engine holds no VRAM.",
+        State.IDLE: "No model is loaded into VRAM.",
         State.FULL: "No other program needs the engine's VRAM.",
         State.BLIND: "How much VRAM is free is not known: the engine keeps what it has.",
         State.PAUSED: "The engine keeps the VRAM that it has, whatever other programs need.",

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from app.core.governor.evidence import Engine, Evidence
 from app.core.governor.games.folders import GameFolder
+from app.core.governor.policy import Policy
 from app.core.governor.probes import windows_vram
 from app.core.governor.probes.front import Front, NoFrontProbe
 from app.core.governor.probes.game_mode import GameModeProbe
@@ -19,6 +21,7 @@ from app.core.governor.probes.probe import NotAvailable
 from app.core.governor.probes.processes import REFRESH_S, YOUNG_S, ProcessProbe
 from app.core.governor.probes.windows_front import WindowsFrontProbe, covers
 from app.core.governor.probes.x11_front import X11FrontProbe
+from app.core.governor.sampler import Sampler, ThreadSource
 from tests.app.conftest import wait_until
 from tests.project.checkout import ROOT
 
@@ -294,3 +297,36 @@ class TestWindows:
 def test_a_system_without_a_probe_for_windows_says_so() -> None:
     with pytest.raises(NotAvailable, match=sys.platform):
         NoFrontProbe().read()
+
+
+class TestThread:
+    def look(self, source: ThreadSource) -> Evidence:
+        seen: list[Evidence] = []
+        source.begin(5.0, Engine(identity="one", held_bytes=1), Policy())
+        wait_until(lambda: bool(seen.append(found) if (found := source.result()) else seen))
+        assert source.result() is None
+        return seen[0]
+
+    def test_all_probes_of_this_machine_look_or_say_why_not(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS"):
+            monkeypatch.delenv(name, raising=False)
+        source = ThreadSource(Sampler())
+        evidence = self.look(source)
+        assert evidence.at == 5.0 and evidence.engine is not None
+        if sys.platform == "linux":
+            assert {"GameMode", "Window in front"} <= {one.probe for one in evidence.missing}
+        assert all(one.why.endswith(".") for one in evidence.missing)
+        assert not evidence.programs or all(one.pid != os.getpid() for one in evidence.programs)
+        source.rest()
+        source.rest()
+
+    def test_a_probe_with_a_fault_stops_nothing(self, caplog: pytest.LogCaptureFixture) -> None:
+        sampler = Sampler(processes=ProcessProbe(lambda: 1 // 0 or []))
+        source = ThreadSource(sampler)
+        evidence = self.look(source)
+        assert evidence.gpu is None and "the log has more" in evidence.missing[0].why
+        assert "ZeroDivisionError" in caplog.text
+        self.look(source)
+        source.rest()

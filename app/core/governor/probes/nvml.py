@@ -29,6 +29,13 @@ _WORDS = {
 }
 
 
+_UNTOLD = (
+    pynvml.NVMLError_NotSupported,
+    pynvml.NVMLError_FunctionNotFound,
+    pynvml.NVMLError_NoPermission,
+)
+
+
 @dataclass(frozen=True)
 class GpuReading:
     gpu: Gpu
@@ -98,8 +105,8 @@ def _users(handle: Any) -> dict[int, int | None]:
                 held = process.usedGpuMemory
                 known = users.get(process.pid)
                 users[process.pid] = known if held is None else max(held, known or 0)
-        except pynvml.NVMLError_NotSupported:
-            continue  # not on this GPU, or not by this driver
+        except _UNTOLD:
+            continue  # not on this GPU, not by this driver, or not to this user
     return users
 
 
