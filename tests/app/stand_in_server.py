@@ -44,6 +44,8 @@ class Handler(BaseHTTPRequestHandler):
             self._health()
         elif path == "/v1/engine/stats/stream":
             self._stream(self._stats_forever())
+        elif path == "/v1/engine/stats":
+            self._json(200, next(self._stats_forever()))
         else:
             self._json(404, {"error": {"message": f"nothing at {path}"}})
 

@@ -88,7 +88,7 @@ def test_it_falls_as_often_as_it_must_and_rises_rarely(scene: Scene) -> None:
     assert all(budget >= scene.engine.floor - 1e-6 for _, budget in asked)
 
 
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(12))
 @given(scenes(), st.floats(0.05, 0.9))
 def test_it_comes_to_rest(scene: Scene, level: float) -> None:
     """Once nothing changes, the budget does not either, and the headroom is there if it can be."""
