@@ -213,6 +213,7 @@ def _missing(evidence: Evidence, gpu: Gpu, policy: Policy, growth: int) -> int:
 def _lower(memory: Memory, engine: Engine, target: int, state: State) -> Memory:
     target = max(target // ROUND_BYTES * ROUND_BYTES, engine.floor_bytes, 0)
     now = engine.held_bytes if memory.budget is None else memory.budget
+    now = max(now, engine.floor_bytes)  # everything may have been given back before
     budget, patience = memory.budget, memory.patience_s
     # A floor that moves a little while a game runs is not worth a resize each time.
     trifle = state is memory.state is State.GAME and target + WORTH_BYTES > now

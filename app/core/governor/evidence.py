@@ -49,9 +49,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Steam, Epic Games, …"""
     game_mode: bool = False
     """It has asked GameMode for the machine's full speed."""
-    in_front: bool = False
-    """Its window has the focus."""
     fullscreen: bool = False
+    """Its window has the focus and covers its screen."""
     exclusive: bool = False
     """It draws to the screen by itself, as the system says: only games and the like do."""
     on_gpu: bool | None = None

@@ -82,6 +82,8 @@ class GovernorLoop:
         self._now = 0.0
         self._looking_since: float | None = None
         self._looked_at: float | None = None
+        self._disturbed = False
+        """Whether the engine may have resized while it was looked at the GPU."""
         self._resting = True
         self._missing: tuple[Missing, ...] = ()
         self._exchange = _Exchange()
@@ -161,7 +163,7 @@ class GovernorLoop:
         due = self._looked_at is None or not 0 <= now - self._looked_at < pace
         if self._looking_since is None and due:
             self._looking_since = self._looked_at = now
-            self._resting = False
+            self._resting = self._disturbed = False
             self._source.begin(now, engine, self._wanted())
 
     def _take_evidence(self, engine: Engine | None) -> None:
@@ -171,11 +173,13 @@ class GovernorLoop:
         if evidence is None:
             return
         self._looking_since = None
-        same = evidence.engine is not None and engine is not None
-        if same and evidence.engine.identity != engine.identity:  # type: ignore[union-attr]
+        seen = evidence.engine
+        if seen is None or engine is None or seen.identity != engine.identity:
             return  # of an engine that is gone
+        if self._disturbed:
+            seen = msgspec.structs.replace(seen, settled=False)
         self._tell_missing(evidence.missing)
-        self._decide(evidence)
+        self._decide(msgspec.structs.replace(evidence, engine=seen))
 
     def _decide(self, evidence: Evidence) -> None:
         before = self.memory
@@ -210,7 +214,7 @@ class GovernorLoop:
             return
         if exchange.waiting or exchange.unsupported or now < exchange.retry_at:
             return
-        exchange.waiting = True
+        exchange.waiting = self._disturbed = True
 
         def answered(answer: BudgetAnswer) -> None:
             exchange.answer = answer  # of an engine that is gone by then, nobody looks at it
@@ -228,7 +232,7 @@ class GovernorLoop:
         answer, exchange.answer = exchange.answer, None
         if answer is None:
             return
-        exchange.waiting = False
+        exchange.waiting, self._disturbed = False, True
         exchange.unsupported = answer.outcome is Outcome.UNSUPPORTED
         exchange.failure = answer.why
         if answer.outcome is Outcome.APPLIED:

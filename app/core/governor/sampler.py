@@ -111,7 +111,6 @@ def _known(
     return msgspec.structs.replace(
         program,
         game_mode=pid in playing,
-        in_front=in_front,
         fullscreen=in_front and front is not None and front.fullscreen,
         exclusive=in_front and front is not None and front.exclusive,
         on_gpu=None if users is None else pid in users,

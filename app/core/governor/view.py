@@ -46,11 +46,6 @@ class GovernorView:
     missing: tuple[Missing, ...] = ()
     """Probes that cannot look here, each with its reason."""
 
-    @property
-    def gives(self) -> bool:
-        """Whether the engine holds less than it could, for somebody else's sake."""
-        return self.state in (State.GAME, State.SQUEEZED, State.GIVEN_BACK)
-
 
 @dataclass(frozen=True)
 class Dealings:

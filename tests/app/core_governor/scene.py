@@ -240,7 +240,6 @@ class Stage:
                 game=actor.game,
                 library=actor.library,
                 game_mode=actor.game_mode,
-                in_front=fullscreen,
                 fullscreen=fullscreen,
                 exclusive=fullscreen and actor.exclusive,
                 on_gpu=listed if self.scene.lists_processes else None,

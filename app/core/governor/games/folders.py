@@ -37,9 +37,6 @@ class GameIndex:
             if len(parts) > 1:
                 self._folders[tuple(part.casefold() for part in parts)] = folder
 
-    def __len__(self) -> int:
-        return len(self._folders)
-
     def game_of(self, path: str) -> Game | None:
         parts = _parts(path)
         folded = tuple(part.casefold() for part in parts)
