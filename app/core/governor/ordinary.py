@@ -15,9 +15,9 @@ discord obs obs64 slack teams ms-teams zoom zoom.real webexmta
 acrobat acrord32 eog evince feh gwenview loupe okular papers photos powerpnt soffice.bin
 simpress sumatrapdf
 anydesk chiaki geforcenow gnome-connections krdc moonlight mstsc parsec parsecd remmina rustdesk
-sunshine steamlink teamviewer vncviewer virt-manager virt-viewer virtualbox virtualboxvm vmware vmplayer
-alacritty code codium devenv emacs foot gnome-terminal-server idea64 kitty konsole nvim-qt
-pycharm64 sublime_text wezterm-gui windowsterminal
+sunshine steamlink teamviewer vncviewer virt-manager virt-viewer virtualbox virtualboxvm vmware
+vmplayer alacritty code codium devenv emacs foot gnome-terminal-server idea64 kitty konsole
+nvim-qt pycharm64 sublime_text wezterm-gui windowsterminal
 explorer lockapp logonui screensaver searchhost shellexperiencehost startmenuexperiencehost
 applicationframehost dwm textinputhost
 cinnamon gnome-shell kwin_wayland kwin_x11 kscreenlocker_greet marco muffin mutter plasmashell
