@@ -142,9 +142,8 @@ def _observe(memory: Memory, evidence: Evidence, engine: Engine) -> Memory:
     elif not 0 <= at - memory.at <= GAP_S:
         memory = replace(memory, seen=(), looked=None, pressed_at=at, raised_at=-math.inf)
     # Figures of before a resize would make the engine's own memory look like another program's.
-    obeyed = memory.budget is None or engine.held_bytes <= memory.budget + WORTH_BYTES
     looked = outside = None
-    if evidence.gpu is not None and engine.age_s <= STALE_S and engine.settled and obeyed:
+    if evidence.gpu is not None and engine.age_s <= STALE_S and engine.settled:
         looked = max(0, evidence.gpu.used_bytes - engine.held_bytes)
         outside = looked if memory.looked is None else min(looked, memory.looked)
     seen = tuple(entry for entry in memory.seen if at - entry[0] <= QUIET_S)

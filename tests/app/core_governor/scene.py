@@ -49,6 +49,8 @@ class Actor(msgspec.Struct, forbid_unknown_fields=True):
 class EngineScript(msgspec.Struct, forbid_unknown_fields=True):
     wants: float
     floor: float
+    least: float = 0.0
+    """What it keeps at least, where that is more than the floor that its figures tell."""
     holds: float | None = None
     """At its start; all that it wants, where that is not said."""
     context: float = 0.4
@@ -160,7 +162,7 @@ class Stage:
             if due <= now:
                 self.pending.remove((due, budget))
                 granted = min(script.wants, budget / GIB)
-                self.held = max(granted, script.floor if budget else 0.0)
+                self.held = max(granted, script.floor if budget else 0.0, script.least)
                 self.answered(BudgetAnswer(Outcome.APPLIED, max(budget, round(self.held * GIB))))
         if now - self.figures[0] >= script.figures_every:
             self.figures = (now, self.held)
