@@ -185,9 +185,10 @@ def _govern(memory: Memory, evidence: Evidence, engine: Engine, policy: Policy) 
     lenient = evidence.at < memory.lenient_until
     missing = 0 if lenient else _missing(evidence, gpu, policy, growth)
     if missing > 0:
-        held = engine.held_bytes if engine.settled else max(engine.held_bytes, memory.budget or 0)
-        memory = replace(memory, claims=(), pressed_by=max(0, gpu.used_bytes - held))
-        return _lower(memory, engine, held - missing, State.SQUEEZED)
+        # If the engine has grown since its figures, that is more than is missing: the safe side.
+        outside = max(0, gpu.used_bytes - engine.held_bytes)
+        memory = replace(memory, claims=(), pressed_by=outside)
+        return _lower(memory, engine, engine.held_bytes - missing, State.SQUEEZED)
     return _rise(memory, gpu, engine, policy)
 
 
