@@ -174,15 +174,17 @@ def test_undo_where_nothing_was_taken_does_nothing() -> None:
 def test_memory_does_not_grow() -> None:
     memory = Memory()
     for at in range(1000):
-        programs = (replace_pid(GAME, at),)
+        programs = (replace_pid(GAME, at + 1),)
         memory = arbiter.decide(memory, evidence(at, programs=programs), Policy())
-        memory = arbiter.undo(memory)
+        assert memory.state is State.GAME
+        if at % 2:
+            memory = arbiter.undo(memory)
     assert len(memory.seen) <= QUIET_S + 2
     assert len(memory.ignored) <= 1 and len(memory.accused) <= 1
 
 
 def replace_pid(program: Program, pid: int) -> Program:
-    return Program(pid=pid, started=float(pid), name=program.name, game_mode=True)
+    return Program(pid=pid, started=float(pid), name=program.name, fullscreen=True, exclusive=True)
 
 
 def test_the_headroom_is_a_share_or_what_is_set() -> None:

@@ -23,6 +23,9 @@ class World:
         self.stuck = False
         self.identity = "one"
         self.held: int | None = 18 * GIB
+        self.age_s = 0.0
+        self.engines: list[Engine] = []
+        """As they were when it was looked at the GPU."""
         self.programs: tuple[Program, ...] = ()
         self.looks: list[float] = []
         self.rests = 0
@@ -34,10 +37,16 @@ class World:
     def engine(self) -> Engine | None:
         if self.held is None:
             return None
-        return Engine(identity=self.identity, held_bytes=self.held, floor_bytes=3 * GIB)
+        return Engine(
+            identity=self.identity,
+            held_bytes=self.held,
+            floor_bytes=3 * GIB,
+            age_s=self.age_s,
+        )
 
     def begin(self, now: float, engine: Engine, policy: Policy) -> None:
         self.looks.append(now)
+        self.engines.append(engine)
         gpu = Gpu(total_bytes=24 * GIB, used_bytes=engine.held_bytes + GIB)
         missing = (Missing(probe="GameMode", why="This session has no D-Bus."),)
         self._evidence = Evidence(
@@ -131,6 +140,33 @@ def test_an_engine_whose_least_is_more_is_believed() -> None:
     assert "its least, 4.00 GiB" in world.loop.view.cause
     world.run(30)
     assert len(world.requests) == 1
+
+
+def test_figures_of_before_a_resize_are_not_taken_for_those_of_after() -> None:
+    world = World()
+    world.programs = (GAME,)
+    world.run(1)
+    world.age_s = 100.0  # no newer ones come
+    world.run(1)
+    assert not world.engines[-1].settled  # it may have done it or not
+    world.answer(BudgetAnswer(Outcome.APPLIED, 4 * GIB))
+    world.run(2)
+    engine = world.engines[-1]
+    assert engine.settled and engine.held_bytes == 4 * GIB and engine.age_s < 3
+
+
+def test_figures_of_before_a_rise_leave_open_what_the_engine_holds() -> None:
+    world = World()
+    world.run(61)
+    (offer,) = world.requests
+    assert offer.vram_bytes > 18 * GIB
+    world.age_s = 100.0
+    world.answer(BudgetAnswer(Outcome.APPLIED, offer.vram_bytes))
+    world.run(2)
+    assert not world.engines[-1].settled and len(world.requests) == 1
+    world.age_s, world.held = 0.0, offer.vram_bytes
+    world.run(2)
+    assert world.engines[-1].settled
 
 
 def test_an_answer_of_an_engine_that_is_gone_counts_for_nothing() -> None:
