@@ -14,6 +14,7 @@ from app.core.settings import Settings
 from app.core.supervisor import EngineView, Phase
 from app.ui import icons, theme
 from app.ui.engine_service import EngineService
+from app.ui.governor_service import GovernorService
 from app.ui.settings_store import SettingsStore
 from app.ui.single_instance import Launch, SingleInstance, settle
 from app.ui.tray import Tray
@@ -38,6 +39,7 @@ class Headrace(QObject):
         app.setWindowIcon(icons.app_icon())
         app.setQuitOnLastWindowClosed(False)
         self.engine = EngineService(lambda: self.store.now, parent=self)
+        self.governor = GovernorService(self.engine, self.store, parent=self)
         self.tray = Tray(self)
         self.window = MainWindow(self.engine, self.store, self.tray)
         self._connect()
@@ -71,6 +73,7 @@ class Headrace(QObject):
         if self._closed:
             return
         self._closed = True
+        self.governor.close()
         self.engine.close()
         self.tray.close()
         self.window.end()
@@ -88,6 +91,8 @@ class Headrace(QObject):
         self.tray.start_asked.connect(self.engine.start)
         self.tray.stop_asked.connect(self.engine.stop)
         self.tray.quit_asked.connect(self.quit)
+        self.tray.governor_menu.chosen.connect(self.governor.act)
+        self.governor.view_changed.connect(self.tray.governor_menu.show_view)
         self.window.quit_asked.connect(self.quit)
         self._app.styleHints().colorSchemeChanged.connect(self._scheme_changed)
 
