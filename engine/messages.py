@@ -293,7 +293,12 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     vram_kv_bytes: int = 0
     vram_snapshot_bytes: int = 0
     vram_workspace_bytes: int = 0
+    vram_graph_bytes: int = 0
+    """What captured steps hold."""
+    vram_overhead_bytes: int = 0
+    """The driver's context and kernels, of this runtime."""
     vram_other_bytes: int = 0
+    """Other programs'."""
     ram_total_bytes: int = 0
     ram_available_bytes: int = 0
     ram_expert_store_bytes: int = 0
@@ -308,6 +313,10 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """Resident set of the runtime process."""
     kv_tokens_used: int = 0
     kv_tokens_total: int = 0
+    prefill_chunk_tokens: int = 0
+    """Most tokens of a prompt in one step."""
+    emulated: bool = False
+    """The device is played (sim), or its memory or link are: figures are not of a real GPU."""
     # the channel
     expert_slots: int = 0
     expert_slots_used: int = 0

@@ -140,13 +140,14 @@ class ExpertRuntime:
     def fill_all(self) -> None:
         """Fill every slot, if there is one for each expert: nothing is missed from then on."""
         for pool in self._pools:
-            if pool.slots.slots < pool.blobs:
+            if pool.complete or pool.slots.slots < pool.blobs:
                 continue
             pool.residency.begin_step()
             for layer in pool.rows:
                 everyone = torch.arange(self.store.plan(layer).experts, device=self.device.torch)
-                self._fill(pool, layer, pool.residency.route(pool.rows[layer], everyone))
-                pool.residency.forgive(len(everyone))
+                route = pool.residency.route(pool.rows[layer], everyone)
+                self._fill(pool, layer, route)
+                pool.residency.forgive(int(route.count))
             pool.complete = True
 
     def __call__(

@@ -49,6 +49,8 @@ class DecodeGraphs:
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         self.replays: Counter[int] = Counter()
         """Steps so far by their number of sequences."""
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved(device)
         pool = None
         # The largest first: others find room in its memory.
         for count in range(self.most, 0, -1):
@@ -62,6 +64,9 @@ class DecodeGraphs:
             pool = graph.pool()
             self._graphs[count] = graph, logits
         torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
+        self.nbytes = max(0, torch.cuda.memory_reserved(device) - before)
+        """Of torch's memory, the graphs' pool."""
 
     def _waits(self, count: int) -> bool:
         """Whether some layer would read back what it routes."""

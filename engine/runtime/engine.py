@@ -28,6 +28,7 @@ from engine.messages import (
 )
 from engine.options import EngineOptions
 from engine.runtime import faults
+from engine.runtime.accounting import close_books
 from engine.runtime.debug import DebugFaults
 from engine.runtime.execution import Outcome, Request, StepRunner
 from engine.runtime.grammar_queue import GrammarQueue
@@ -54,6 +55,7 @@ class Engine:
         allocator = PageAllocator(parts.kv.pages)
         self.scheduler = Scheduler(parts.limits, PageManager(allocator, parts.kv.page_tokens))
         self._runner = StepRunner(parts, debug or DebugFaults.read())
+        close_books(parts, self._runner.graph_bytes)
         self._meters = Meters()
         self._requests: dict[int, Request] = {}
         self._outbox: list[AnyEvent] = []

@@ -76,6 +76,11 @@ class StepRunner:
         self._masks = MaskMaker(parts.limits.vocab_size)
         self._graphs = DecodeGraphs(parts) if parts.device.kind == "cuda" else None
 
+    @property
+    def graph_bytes(self) -> int:
+        """What captured steps hold of torch's memory."""
+        return self._graphs.nbytes if self._graphs is not None else 0
+
     @torch.inference_mode()
     def run(self, plan: Plan, requests: Mapping[int, Request]) -> list[Outcome]:
         """Compute a plan. What this raises concerns the step as a whole; a sampler's error or

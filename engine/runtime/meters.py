@@ -10,6 +10,7 @@ import torch
 
 from engine.experts.runtime import ExpertCounters, ExpertRuntime
 from engine.messages import Stats
+from engine.runtime.accounting import owners
 from engine.runtime.parts import Parts
 from engine.runtime.rates import Rate, Share
 from engine.scheduler.scheduler import Scheduler
@@ -81,6 +82,8 @@ class Meters:
             ram_runtime_bytes=self._process.memory_info().rss,
             kv_tokens_used=sum(sequence.computed for sequence in scheduler.running),
             kv_tokens_total=parts.limits.kv_tokens,
+            prefill_chunk_tokens=parts.limits.chunk_tokens,
+            emulated=parts.emulated,
             expert_hit_rate=self._hits.value(),
             link_bytes_per_s=self._link.per_second(now),
             host_bytes_per_s=self._host.per_second(now),
@@ -90,21 +93,16 @@ class Meters:
 
 def _memory(parts: Parts) -> dict[str, int]:
     """Bytes by owner. On `cpu` the owners are the host's."""
-    snapshots = parts.states.nbytes if parts.states is not None else 0
-    owned = {"dense": parts.dense_bytes, "kv": parts.kv.nbytes, "snapshot": snapshots}
+    owned = owners(parts)
     if not parts.device.has_slots:
-        return {f"ram_{owner}_bytes": size for owner, size in owned.items()}
-    share = parts.budget.device
-    owned["expert"] = parts.experts.slot_bytes if parts.experts is not None else 0
-    owned["workspace"] = share.workspace if share is not None else 0
+        return {f"ram_{owner}_bytes": owned[owner] for owner in ("dense", "kv", "snapshot")}
     taken = sum(owned.values())
-    free, total = (
-        (0, taken) if parts.device.in_host_memory else torch.cuda.mem_get_info(parts.device.torch)
-    )
-    owned["total"] = total
-    # The driver, torch's cache and other programs. The workspace is torch's while it is free.
-    owned["other"] = max(0, total - free - taken)
-    return {f"vram_{owner}_bytes": size for owner, size in owned.items()}
+    total, other = parts.memory.total or taken, 0
+    if parts.device.kind == "cuda":
+        free, real = torch.cuda.mem_get_info(parts.device.torch)
+        other = max(0, real - free - taken)
+    figures = {"total": total, "other": other, **owned}
+    return {f"vram_{owner}_bytes": size for owner, size in figures.items()}
 
 
 def _experts(experts: ExpertRuntime | None) -> dict[str, int | float]:
