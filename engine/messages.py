@@ -328,6 +328,12 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """Over the last two seconds with traffic; 0 where nothing was routed yet."""
     link_bytes: int = 0
     link_bytes_per_s: float = 0.0
+    """Over all the time, with what else the steps did."""
+    gather_us_per_step: float = 0.0
+    """What fetching absent experts took in a step, by the device's clock, over the last two seconds
+    with traffic. Steps that stream experts ahead of their layers fetch none."""
+    gather_bytes_per_s: float = 0.0
+    """The link's rate while they were fetched."""
     host_bytes_per_s: float = 0.0
     cpu_share: float = 0.0
     """Share of routed experts that the CPU computed."""

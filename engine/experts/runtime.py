@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -22,8 +22,9 @@ from engine.experts.store import (
     layers_by_stride,
     pool_needs,
 )
-from engine.kernels.gather import Banks, gather_blobs
+from engine.kernels.gather import BYTES, NANOSECONDS, Banks, Gauge, gather_blobs, read_gauge
 from engine.kernels.moe import moe_combine, moe_expert_rows, moe_experts
+from engine.kernels.pacing import LinkPace
 from engine.kernels.residency import ABSENT, Route
 from engine.memory.budget import slots_for_rate
 from engine.memory.device import Device
@@ -44,6 +45,11 @@ class ExpertCounters:
     """Blobs copied into slots."""
     link_bytes: int = 0
     """Bytes of those blobs."""
+    gather_ns: int = 0
+    """What filling took while it was timed: on a GPU by its own clock, where a kernel fills, on
+    `sim` by the host's."""
+    gather_bytes: int = 0
+    """Bytes that were filled meanwhile."""
     host_experts: int = 0
     """Computed in place, in the store."""
     host_bytes: int = 0
@@ -64,6 +70,18 @@ class _Pool:
     complete: bool = False
     """Every expert has a slot, so nothing is missed."""
 
+    @property
+    def gauge(self) -> Gauge | None:
+        """Of the kernel that fills slots; without it the slots' own figures count."""
+        return self.banks.gauge if self.banks is not None else None
+
+    @property
+    def gathered(self) -> tuple[int, int]:
+        """Nanoseconds and bytes."""
+        if self.gauge is None:
+            return self.slots.filled_ns, self.slots.filled_bytes
+        return int(self.gauge.told[NANOSECONDS]), int(self.gauge.told[BYTES])
+
 
 MANY_ROUTES = 128
 """Of more, the distinct experts are found before they are routed: 128 are 8 tokens of 16 each."""
@@ -78,11 +96,19 @@ class ExpertRuntime:
     graph can hold it. What is resident changes the time a call takes and not one bit of its result.
     """
 
-    def __init__(self, store: ExpertStore, device: Device, slots: Sequence[int] = ()) -> None:
-        """`slots` of each pool, in the order of `pool_needs`; none on `cpu`."""
+    def __init__(
+        self,
+        store: ExpertStore,
+        device: Device,
+        slots: Sequence[int] = (),
+        link_bytes_per_s: int = 0,
+    ) -> None:
+        """`slots` of each pool, in the order of `pool_needs`; none on `cpu`. Slots are filled no
+        faster than `link_bytes_per_s`, unless that is 0."""
         self.store = store
         self.device = device
         self._host_experts = self._host_bytes = 0
+        self._pace = LinkPace(link_bytes_per_s, device.torch) if link_bytes_per_s else None
         self._in_step = False
         self.on_routing: Callable[[int, list[int]], None] | None = None
         """For traces: told the layer and the distinct experts of every call."""
@@ -95,7 +121,7 @@ class ExpertRuntime:
         for group, need, count in zip(groups, pool_needs(store.plans), slots, strict=True):
             layers = [plan.layer for plan in group]
             pool = _Pool(
-                SlotPool(device, need.stride, count, need.blobs),
+                SlotPool(device, need.stride, count, need.blobs, self._pace),
                 Residency(len(group), self._experts, count, most=need.blobs, device=device.torch),
                 {layer: row for row, layer in enumerate(layers)},
                 need.blobs,
@@ -106,8 +132,13 @@ class ExpertRuntime:
 
     def _banks(self, layers: list[int]) -> Banks | None:
         pinned = all(self.store.hold(layer) is Hold.PINNED for layer in layers)
-        reads = self.device.kind == "cuda" and pinned
-        return self.store.banks(layers, self.device.torch) if reads else None
+        if self.device.kind != "cuda" or not pinned:
+            return None
+        return replace(
+            self.store.banks(layers, self.device.torch),
+            gauge=Gauge.empty(len(layers), self.device.torch),
+            pace=self._pace.nanoseconds if self._pace is not None else None,
+        )
 
     @staticmethod
     def load(
@@ -120,19 +151,20 @@ class ExpertRuntime:
         progress: BytesProgress | None = None,
         file_range: FileRanges | None = None,
         lock: bool = False,
+        link_bytes_per_s: int = 0,
     ) -> ExpertRuntime:
         """Read the experts of these layers (`plan_layers`) and make room for some on the device.
 
         `slots` are what the solver gave each pool; without them `cache_rate` says how many.
-        `file_range` and `lock` are ExpertStore.load's. For cuda the store is pinned, and slots are
-        filled where there is one for each expert.
+        `file_range` and `lock` are ExpertStore.load's, `link_bytes_per_s` is the constructor's. For
+        cuda the store is pinned, and slots are filled where there is one for each expert.
         Raises InvalidRequest for a rate outside 0 < rate <= 1, and what ExpertStore.load raises.
         """
         if device.has_slots and not slots:
             slots = [slots_for_rate(cache_rate, need.blobs) for need in pool_needs(plans)]
         pin = partial(Pinned, device=device.torch) if device.kind == "cuda" else None
         store = ExpertStore.load(source, plans, progress, file_range=file_range, pin=pin, lock=lock)
-        runtime = ExpertRuntime(store, device, slots)
+        runtime = ExpertRuntime(store, device, slots, link_bytes_per_s)
         if device.kind == "cuda":
             runtime.fill_all()
         return runtime
@@ -258,6 +290,8 @@ class ExpertRuntime:
         self._in_step = False
         for pool in self._pools:
             pool.residency.publish()
+            if pool.gauge is not None:
+                read_gauge(pool.gauge.spans, pool.gauge)
 
     def resize(self, slots: Sequence[int]) -> None:
         """Have these many slots in each pool, keeping the hot ones. Only between steps.
@@ -322,6 +356,8 @@ class ExpertRuntime:
             misses=sum(each.misses for each in counts),
             fills=sum(each.fills for each in counts),
             link_bytes=sum(each.fills * n for each, n in zip(counts, strides, strict=True)),
+            gather_ns=sum(pool.gathered[0] for pool in self._pools),
+            gather_bytes=sum(pool.gathered[1] for pool in self._pools),
             host_experts=self._host_experts,
             host_bytes=self._host_bytes,
         )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 
 from engine.experts.residency import Move
+from engine.kernels.pacing import LinkPace
 from engine.memory.arena import Arena
 from engine.memory.device import Device
 from engine.native.library import library
@@ -36,8 +39,14 @@ class SlotPool:
     has no virtual memory it keeps what its first size takes: see TorchArena.)
     """
 
-    def __init__(self, device: Device, stride: int, slots: int, most: int) -> None:
+    def __init__(
+        self, device: Device, stride: int, slots: int, most: int, pace: LinkPace | None = None
+    ) -> None:
+        """Fills take as long as `pace` says, if they would take less."""
         self.stride = stride
+        self._pace = pace
+        self.filled_ns = self.filled_bytes = 0
+        """What fills took of the host's time in host memory, where they are done at once."""
         self._in_host_memory = device.in_host_memory
         self._arena = Arena.reserve(most * stride, device.torch, first=slots * stride)
         self._set(slots)
@@ -57,10 +66,17 @@ class SlotPool:
         In the order of the current stream. From pinned memory the copy engine copies, and this
         returns before it has.
         """
+        if not fills:
+            return
         self._settle()
-        for expert, slot, count in runs(fills):
-            source = bank[expert : expert + count]
-            self.bank[slot : slot + count].copy_(source, non_blocking=True)
+        begin, nbytes = time.perf_counter_ns(), len(fills) * self.stride
+        with self._pace.copying(nbytes) if self._pace is not None else nullcontext():
+            for expert, slot, count in runs(fills):
+                source = bank[expert : expert + count]
+                self.bank[slot : slot + count].copy_(source, non_blocking=True)
+        if self._in_host_memory:
+            self.filled_ns += time.perf_counter_ns() - begin
+            self.filled_bytes += nbytes
 
     def move(self, moves: Iterable[Move]) -> None:
         self._settle()

@@ -66,9 +66,7 @@ def load(options: EngineOptions, on_progress: Report | None = None) -> Parts:
         device_in_host=device.in_host_memory,
     )
     budget = divide(need)
-    experts, model = _place(
-        checkpoint, spec, device, dtype, plans, budget, report, lock=options.lock_memory
-    )
+    experts, model = _place(options, checkpoint, spec, device, dtype, plans, budget, report)
     # On a real GPU, or one that is played to be of some size, the budget is not taken on trust.
     proves = device.kind == "cuda" or memory.emulated
     parts = _parts(options, spec, device, memory, dtype, budget, model, experts, grows=proves)
@@ -143,6 +141,7 @@ def _parts(
 
 
 def _place(
+    options: EngineOptions,
     checkpoint: Checkpoint,
     spec: ModelSpec,
     device: Device,
@@ -150,8 +149,6 @@ def _place(
     plans: list[LayerPlan],
     budget: Budget,
     report: Report,
-    *,
-    lock: bool,
 ) -> tuple[ExpertRuntime | None, Model]:
     """Read all weights: routed experts into the store, the others onto the device."""
 
@@ -171,7 +168,8 @@ def _place(
             slots=budget.slots,
             progress=experts_read,
             file_range=checkpoint.file_range,
-            lock=lock,
+            lock=options.lock_memory,
+            link_bytes_per_s=options.emulate_link_bytes_per_s,
         )
     return experts, build_model(checkpoint, spec, device.torch, dtype, experts, layers_placed)
 

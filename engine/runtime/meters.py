@@ -32,6 +32,10 @@ class Meters:
     _link: Rate = field(default_factory=Rate)
     _host: Rate = field(default_factory=Rate)
     _hits: Share = field(default_factory=Share)
+    _gathers: Share = field(default_factory=Share)
+    """Nanoseconds by steps."""
+    _gathered: Share = field(default_factory=Share)
+    """Bytes by nanoseconds."""
     _experts: ExpertCounters = field(default_factory=ExpertCounters)
     _process: psutil.Process = field(default_factory=psutil.Process)
 
@@ -53,6 +57,9 @@ class Meters:
         before, self._experts = self._experts, now
         self._link.add(begin, end, now.link_bytes - before.link_bytes)
         self._host.add(begin, end, now.host_bytes - before.host_bytes)
+        took = now.gather_ns - before.gather_ns
+        self._gathers.add(end, took, 1)
+        self._gathered.add(end, now.gather_bytes - before.gather_bytes, took)
         hits = now.hits - before.hits
         self._hits.add(end, hits, hits + now.misses - before.misses)
 
@@ -86,6 +93,8 @@ class Meters:
             emulated=parts.emulated,
             expert_hit_rate=self._hits.value(),
             link_bytes_per_s=self._link.per_second(now),
+            gather_us_per_step=self._gathers.value() / 1e3,
+            gather_bytes_per_s=self._gathered.value() * 1e9,
             host_bytes_per_s=self._host.per_second(now),
         )
         return msgspec.structs.replace(stats, **_memory(parts), **_experts(parts.experts))

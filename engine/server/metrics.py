@@ -86,6 +86,14 @@ GAUGES = {
         "Share of routed experts that were in a slot, over the last two seconds with traffic.",
     ),
     "link_bytes_per_s": ("link_bytes_per_second", "From host memory to the device, now."),
+    "gather_us_per_step": (
+        "gather_microseconds_per_step",
+        "Time in which absent experts are fetched, by the device's clock, lately.",
+    ),
+    "gather_bytes_per_s": (
+        "gather_bytes_per_second",
+        "The link's rate while absent experts are fetched, lately.",
+    ),
     "host_bytes_per_s": ("host_bytes_per_second", "Read from host memory by experts, now."),
     "cpu_share": ("cpu_expert_ratio", "Share of routed experts that the CPU computed."),
 }

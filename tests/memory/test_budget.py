@@ -283,7 +283,7 @@ def test_the_smallest_chunk_is_taken_before_anything_is_refused() -> None:
 
 
 def test_what_a_step_took_corrects_every_estimate() -> None:
-    """Half of it, of 2,048 tokens: a share of the context's part, and as much a token for other chunks."""
+    """Half of it, of 2,048 tokens: so for the context, and as much a token for other chunks."""
     need = replace(CHUNKS, workspace_per_token=1000)
     half = need.with_workspace(measured=1, estimated=2, chunk_tokens=2048)
     assert half.workspace_per_token == 500
