@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine.cli.engine_options import add_model_options
 from engine.cli.values import given, whole
@@ -41,6 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         own.set_defaults(measure=measure)
 
     add("decode", "tokens a second, beside transformers on the same weights", _decode, _run_decode)
+    add("prefill", "how fast prompts are read, beside what the link allows", _prefill, _run_prefill)
     add(
         "host",
         "the rate at which the CPU consumes weights, beside reading memory",
@@ -122,19 +123,67 @@ def _run_decode(options: argparse.Namespace) -> Result:
     from engine.runtime.bench import measure_decode
 
     return measure_decode(
-        EngineOptions(
-            model=options.model,
-            device=options.device,
-            dtype=options.dtype,
-            moe_cache_rate=options.moe_cache_rate,
-            threads=options.threads,
-            max_sequences=1,
-        ),
+        _engine(options, max_sequences=1),
         tokens=options.tokens,
         prompt_tokens=options.prompt_tokens,
         rounds=options.rounds,
         alone=options.alone,
         sampled=options.sampled,
+    )
+
+
+def _engine(options: argparse.Namespace, **more: Any) -> EngineOptions:
+    return EngineOptions(
+        model=options.model,
+        device=options.device,
+        dtype=options.dtype,
+        moe_cache_rate=options.moe_cache_rate,
+        threads=options.threads,
+        emulate_vram_bytes=options.emulate_vram,
+        emulate_link_bytes_per_s=int(options.emulate_link * 1e9),
+        **more,
+    )
+
+
+def _prefill(parser: argparse.ArgumentParser) -> None:
+    add_model_options(parser, model="demo")
+    add = parser.add_argument
+    add(
+        "--lengths",
+        nargs="+",
+        type=whole(1),
+        default=[512, 4096, 8192, 16384],
+        metavar="N",
+        help="tokens of the prompts (512, 4096, 8192 and 16384)",
+    )
+    add(
+        "--rounds",
+        type=whole(1),
+        default=3,
+        metavar="N",
+        help="the median of so many is shown, beside the first one (%(default)s)",
+    )
+    add(
+        "--resident",
+        action="store_true",
+        help="read the same with all experts on the device before, which must have room",
+    )
+    add(
+        "--prefill-chunk",
+        type=whole(1),
+        metavar="TOKENS",
+        help="most tokens of a prompt in a step; without it as when serving",
+    )
+
+
+def _run_prefill(options: argparse.Namespace) -> Result:
+    from engine.runtime.bench_prefill import measure_prefill
+
+    return measure_prefill(
+        _engine(options, prefill_chunk_tokens=options.prefill_chunk),
+        options.lengths,
+        options.rounds,
+        resident=options.resident,
     )
 
 
