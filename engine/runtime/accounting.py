@@ -1,10 +1,19 @@
-"""Whose the device's memory is."""
+"""Whose the device's memory is, and how a step gets more of it."""
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
+
 import torch
 
+from engine.memory.budget import gb
 from engine.runtime.parts import Parts
+
+ROOM_SHARE = 0.125
+"""Of a step's workspace: what is given up at once where nobody says how much is lacking."""
+
+logger = logging.getLogger(__name__)
 
 
 def owners(parts: Parts) -> dict[str, int]:
@@ -47,3 +56,31 @@ def limit_torch(parts: Parts) -> None:
         arenas = share.slots + share.kv + share.states
         more = max(0, parts.graph_bytes - share.buffers)
         parts.memory.cap_torch(share.free - share.margin - arenas + more)
+
+
+def make_room(parts: Parts, lacking: int) -> int:
+    """A step had too little memory: slots of experts give up what was `lacking` (0: unknown), for
+    good. Only between steps. Returns the bytes that they gave."""
+    if parts.device.kind == "cuda":
+        torch.cuda.empty_cache()
+    experts, share = parts.experts, parts.budget.device
+    if experts is None or share is None or not parts.memory.resizes:
+        return 0
+    wanted = lacking or int(share.workspace * ROOM_SHARE)
+    slots = []
+    for pool, _ in experts.pools:
+        # Each pool its share, rounded up; a layer is computed with as little as one slot.
+        part = -(-wanted * pool.slots // max(1, sum(experts.slots)) // pool.stride)
+        slots.append(max(1, pool.slots - part))
+    before = experts.slot_bytes
+    experts.resize(slots)
+    given = before - experts.slot_bytes
+    if given:
+        logger.warning(
+            "a step lacked memory: %d slots of experts give it %s, %d are left",
+            *(sum(parts.budget.slots) - sum(slots), gb(given), sum(slots)),
+        )
+    share = replace(share, slots=share.slots - given, workspace=share.workspace + given)
+    parts.budget = replace(parts.budget, slots=tuple(slots), device=share)
+    limit_torch(parts)
+    return given

@@ -116,7 +116,7 @@ class StepRunner:
         self, plan: Plan, requests: Mapping[int, Request]
     ) -> tuple[torch.Tensor, list[int]]:
         """Logits of the rows that sample, and for each a token, NOT_FINITE or UNSETTLED."""
-        self._debug.apply(plan)
+        held = self._debug.apply(plan, self._parts.device.torch)
         if self._graphs is not None and self._graphs.hold(plan):
             rows = [requests[piece.sequence.request].sampling for piece in plan.pieces]
             return self._graphs.run(plan, rows)
@@ -124,6 +124,7 @@ class StepRunner:
         if self._parts.device.kind == "cuda":
             # A fault of this step's kernels must surface in this step, and its time be its own.
             torch.cuda.synchronize(self._parts.device.torch)
+        del held
         # A NaN wins both searches, and no tensor as large as the logits is made for them.
         sound = logits.amax(dim=-1).isfinite() & logits.amin(dim=-1).isfinite()
         return logits, [UNSETTLED if finite else NOT_FINITE for finite in sound.tolist()]
