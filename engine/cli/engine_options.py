@@ -155,3 +155,25 @@ def engine_options(options: argparse.Namespace) -> EngineOptions:
         emulate_link_bytes_per_s=int(options.emulate_link * 1e9),
         lock_memory=options.lock_memory,
     )
+
+
+def engine_arguments(options: EngineOptions) -> list[str]:
+    """The arguments that `engine_options` makes these options of."""
+    given = {
+        "--model": options.model,
+        "--device": options.device,
+        "--dtype": options.dtype,
+        "--moe-cache-rate": options.moe_cache_rate,
+        "--max-sequences": options.max_sequences,
+        "--max-waiting": options.max_waiting,
+        "--context": options.context_tokens,
+        "--kv-tokens": options.kv_tokens,
+        "--kv-reserve-tokens": options.kv_reserve_tokens,
+        "--prefill-chunk": options.prefill_chunk_tokens,
+        "--threads": options.threads,
+        "--emulate-ram": options.emulate_ram_bytes,
+        "--emulate-vram": options.emulate_vram_bytes,
+        "--emulate-link": options.emulate_link_bytes_per_s / 1e9,
+    }
+    named = [f"{option}={value}" for option, value in given.items() if value is not None]
+    return [*named, "--lock-memory"] if options.lock_memory else named
