@@ -290,7 +290,7 @@ class ExpertRuntime:
         self._in_step = False
         for pool in self._pools:
             pool.residency.publish()
-            if pool.gauge is not None:
+            if pool.gauge is not None and not pool.complete:
                 read_gauge(pool.gauge.spans, pool.gauge)
 
     def resize(self, slots: Sequence[int]) -> None:
@@ -317,6 +317,12 @@ class ExpertRuntime:
     def slots(self) -> tuple[int, ...]:
         """Slots of each pool."""
         return tuple(pool.slots.slots for pool in self._pools)
+
+    @property
+    def complete(self) -> tuple[bool, ...]:
+        """Of each pool, whether every expert is in a slot and so none is ever filled. What a step
+        asks of the device depends on it."""
+        return tuple(pool.complete for pool in self._pools)
 
     @property
     def slots_used(self) -> int:
