@@ -68,6 +68,7 @@ TORCH_FREE = (
     "engine.models.spec",
     "engine.models.families",
     "engine.memory.budget",
+    "engine.memory.solver",
     "engine.formats.blob",
     "engine.formats.model_files",
     "engine.native",
