@@ -4,7 +4,7 @@
                            snapshots/COMMIT/NAME   a link to its blob
                            refs/BRANCH             the commit that a branch was
                            .headrace/ID.plan       a download that is not ready
-                           .headrace/ID.ready      written last: one that is
+                           .headrace/ID.COMMIT.ready  written last: one that is
                            .headrace/ID.links/     a snapshot that is being put together
                            .headrace/DIGEST.part   bytes of a file that is not complete
                            .headrace/DIGEST.sums   their checksums
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from app.core.downloads.errors import DownloadError
-from app.core.downloads.records import RemoteFile, Request
+from app.core.downloads.records import Plan, RemoteFile, Request
 
 OWN = ".headrace"
 _REPO = re.compile(r"[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
@@ -124,8 +124,9 @@ class Repository:
     def plan(self, request: Request) -> Path:
         return self.own / f"{request.id}.plan"
 
-    def ready(self, request: Request) -> Path:
-        return self.own / f"{request.id}.ready"
+    def ready(self, plan: Plan) -> Path:
+        """A later commit of the same request has its own."""
+        return self.own / f"{plan.request.id}.{plan.commit}.ready"
 
     def links(self, request: Request) -> Path:
         return self.own / f"{request.id}.links"

@@ -81,7 +81,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def total(self) -> int:
-        return sum(file.size for file in self.files)
+        """Files of equal content lie on disk once."""
+        return sum({file.digest: file.size for file in self.files}.values())
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

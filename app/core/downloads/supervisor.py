@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec.structs import replace
 
+from app.core.downloads.process import encode
 from app.core.downloads.records import (
     Discard,
     Discarded,
@@ -32,7 +33,6 @@ from app.core.downloads.records import (
     Request,
     State,
     Stopped,
-    Task,
     Waiting,
 )
 
@@ -342,8 +342,3 @@ class Downloads:
                 for job in unfinished
             ]
         )
-
-
-def encode(task: Task) -> bytes:
-    """The line that a worker wants on its stdin."""
-    return msgspec.json.encode(task) + b"\n"
