@@ -86,7 +86,7 @@ def test_a_blank_value_is_refused_as_a_mistake_of_usage(
         (["serve", "--model", "demo", "--port", "no"], "(see headrace serve --help)"),
         (["chat"], "(see headrace chat --help)"),
         (["--hiden"], "(see headrace --help)"),
-        (["nonsense"], "serve, chat, bench, keys, agents (see headrace --help)"),
+        (["nonsense"], "serve, chat, bench, keys, agents, download (see headrace --help)"),
         (["serve", "--model", "demo", "--allow-host", "a b"], "(see headrace serve --help)"),
     ],
 )

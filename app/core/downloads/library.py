@@ -18,7 +18,7 @@ from app.core.downloads.models import Deletion, Folder, Model, Standing
 from engine import paths
 from engine.private_files import write_private
 
-__all__ = ["Deletion", "Folder", "Library", "Model", "Standing", "deletion"]
+__all__ = ["Deletion", "Folder", "Library", "Model", "Standing", "delete", "deletion"]
 
 log = logging.getLogger(__name__)
 
