@@ -32,8 +32,7 @@ class Library:
 
     def scan(self, roots: Sequence[Path]) -> tuple[Folder, ...]:
         """Look through the folders. One that cannot be read is listed with what was seen last,
-        and so is one that is there and empty though it held models: a mount point without its
-        drive looks like that. Models that were deleted with `delete` are not missed."""
+        and so is an empty one where another folder held models: a mount point without its drive."""
         known = self._recall()
         seen = tuple(_look(root, known.get(str(root.absolute()))) for root in roots)
         self._remember(known | {folder.path: folder for folder in seen})
@@ -87,9 +86,10 @@ def _look(root: Path, known: Folder | None) -> Folder:
     except OSError as error:
         reason = f"It cannot be read: {error.strerror or error}."
     else:
-        if folder.models or known is None or not known.models or any(root.iterdir()):
+        held = known is not None and known.models and known.identity != folder.identity
+        if folder.models or not held or any(root.iterdir()):
             return folder
         reason = "It is empty, and held models. Is its drive connected?"
-    models = known.models if known is not None else ()
-    away = tuple(replace(model, standing=Standing.UNAVAILABLE) for model in models)
-    return Folder(path=str(root), available=False, reason=reason, models=away)
+    known = known or Folder(path=str(root))
+    away = tuple(replace(model, standing=Standing.UNAVAILABLE) for model in known.models)
+    return replace(known, available=False, reason=reason, models=away, size=0, free=0)
