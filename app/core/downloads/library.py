@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from app.core import settings
 from app.core.downloads import scan
 from app.core.downloads.deletion import delete, deletion
 from app.core.downloads.models import Deletion, Folder, Model, Standing
 from engine import paths
-from engine.private_files import write_private
 
 __all__ = ["Deletion", "Folder", "Library", "Model", "Standing", "delete", "deletion"]
 
@@ -71,7 +71,7 @@ class Library:
 
     def _remember(self, folders: dict[str, Folder]) -> None:
         try:
-            write_private(self._memory, msgspec.json.encode(list(folders.values())))
+            settings.write_private(self._memory, msgspec.json.encode(list(folders.values())))
         except OSError as error:
             log.warning("what models there are cannot be kept: %s", error)
 
