@@ -35,8 +35,11 @@ class Fit:
     backend: Backend
     """What would compute it: `fused` (all experts in VRAM), `offload` (a part), `cpu`."""
     ram: int
-    """Host memory that the model takes: all of it, or at least so much where it does not fit."""
+    """Host memory that the model would take, context included; 0 where it does not fit."""
     vram: int
+    ram_least: int
+    """Free host memory with which it runs at all, the margin for other programs included."""
+    vram_least: int
     ram_short: int = 0
     """What is missing of what is free, or for `too_large` of all there is."""
     vram_short: int = 0
@@ -98,6 +101,8 @@ def _on_gpu(facts: ModelFacts, pc: Pc, options: EngineOptions) -> Fit:
         backend="offload" if cached < 1 else "fused",
         ram=budget.host.taken,
         vram=_share(budget).taken,
+        ram_least=ram,
+        vram_least=vram,
         ram_short=max(0, ram - pc.ram_free),
         vram_short=max(0, vram - vram_free),
         budget=budget,
@@ -135,6 +140,8 @@ def _on_cpu(facts: ModelFacts, pc: Pc, options: EngineOptions) -> Fit:
         backend="cpu",
         ram=budget.host.taken,
         vram=0,
+        ram_least=ram,
+        vram_least=0,
         ram_short=max(0, ram - pc.ram_free),
         budget=budget,
         decode=speed.cpu_decode(facts, pc),
@@ -145,7 +152,7 @@ def _on_cpu(facts: ModelFacts, pc: Pc, options: EngineOptions) -> Fit:
 
 
 def _too_large(backend: Backend, ram: int, vram: int, short: tuple[int, int], pc: Pc) -> Fit:
-    return Fit("too_large", backend, ram, vram, *short, notes=pc.notes)
+    return Fit("too_large", backend, 0, 0, ram, vram, *short, notes=pc.notes)
 
 
 def _solved(divide: Callable[..., Budget], *free: int) -> Budget | None:

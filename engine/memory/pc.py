@@ -79,7 +79,7 @@ class Pc:
         if self.link is not None:
             rates["The link to the GPU"] = self.link
         return tuple(
-            f"{name} is not measured yet: {rate.per_s / 1e9:.0f} GB/s {rate.source}."
+            f"{name} is not measured yet: {rate.per_s / 1e9:.0f} GB/s is {rate.source}."
             for name, rate in rates.items()
             if not rate.measured
         )
@@ -110,7 +110,7 @@ def pc_of(
 ) -> Pc:
     """With the rates that were measured on this hardware, or else assumed ones."""
     hardware = machine_profile.host_hardware(processor(), ram_total)
-    host = _measured(profile.host, hardware) or Rate(ASSUMED_HOST, "is assumed")
+    host = _measured(profile.host, hardware) or Rate(ASSUMED_HOST, "assumed")
     link = None
     if gpu is not None:
         link = _measured(profile.link, gpu.name) or assumed_link(*gpu.pcie)
@@ -130,7 +130,7 @@ def with_figures(
     if ram is not None:
         pc = replace(pc, ram_total=int(ram), ram_free=int(ram))
     if host is not None:
-        pc = replace(pc, host=Rate(host, "was given", measured=True))
+        pc = replace(pc, host=Rate(host, "given", measured=True))
     if vram == 0:
         pc = replace(pc, gpu=None, link=None)
     elif vram is not None:
@@ -138,19 +138,19 @@ def with_figures(
             name="a GPU",
             vram_total=0,
             vram_free=0,
-            vram_rate=Rate(ASSUMED_VRAM_RATE, "is assumed"),
+            vram_rate=Rate(ASSUMED_VRAM_RATE, "assumed"),
             flops=ASSUMED_FLOPS,
         )
         gpu = replace(gpu, vram_total=int(vram), vram_free=int(vram))
         pc = replace(pc, gpu=gpu, link=pc.link or assumed_link(*gpu.pcie))
     if link is not None and pc.gpu is not None:
-        pc = replace(pc, link=Rate(link, "was given", measured=True))
+        pc = replace(pc, link=Rate(link, "given", measured=True))
     return pc
 
 
 def assumed_link(generation: int, lanes: int) -> Rate:
     rate = PCIE_LANE.get(generation, PCIE_LANE[ASSUMED_LANES[0]]) * lanes * LINK_SHARE
-    return Rate(rate, f"is assumed for PCIe {generation}.0 x{lanes}")
+    return Rate(rate, f"assumed for PCIe {generation}.0 x{lanes}")
 
 
 def processor() -> str:
@@ -166,7 +166,7 @@ def processor() -> str:
 def _measured(found: machine_profile.Measured | None, hardware: str) -> Rate | None:
     if found is None or found.hardware != hardware or found.gb_per_s <= 0:
         return None
-    return Rate(found.gb_per_s * 1e9, f"was measured on {found.when[:10]}", measured=True)
+    return Rate(found.gb_per_s * 1e9, f"measured on {found.when[:10]}", measured=True)
 
 
 # --- the GPU, by NVML ----------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def _vram_rate(nvml: Any, handle: Any) -> Rate:
         clock = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM)
         width = nvml.nvmlDeviceGetMemoryBusWidth(handle)
     except nvml.NVMLError:
-        return Rate(ASSUMED_VRAM_RATE, "is assumed")
+        return Rate(ASSUMED_VRAM_RATE, "assumed")
     return Rate(_DOUBLE_RATE * clock * 1e6 * width / 8, "by its clock and width")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +169,20 @@ def facts_of_config(
         pools=pools,
         format=scheme,
         weight_bytes=(plain + wide) * item + stored + experts,
+    )
+
+
+def facts_of_gguf(config: dict[str, Any], source: str, file_bytes: int) -> ModelFacts:
+    """Of a GGUF file of this size with the model that the hub's config.json describes, as its
+    matrices are a mixture of blocks that only the file tells: all are taken as the average."""
+    plain = facts_of_config(config, source)
+    return replace(
+        plain,
+        plain=0,
+        blocks=file_bytes,
+        block_weights=plain.plain,
+        format="q4_k",
+        weight_bytes=file_bytes,
     )
 
 

@@ -20,7 +20,7 @@ GB = 10**9
 
 
 def pc(vram: float = 24 * GB, ram: float = 64 * GB) -> Pc:
-    base = Pc(0, 0, 8, Rate(40e9, "was measured", measured=True))
+    base = Pc(0, 0, 8, Rate(40e9, "measured", measured=True))
     return with_figures(base, vram=vram, ram=ram, link=25e9)
 
 
