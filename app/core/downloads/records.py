@@ -81,7 +81,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def total(self) -> int:
-        return sum(file.size for file in self.files)
+        """Files of equal content lie on disk once."""
+        return sum({file.digest: file.size for file in self.files}.values())
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -109,6 +110,9 @@ class Fetch(msgspec.Struct, frozen=True, kw_only=True, tag="fetch", omit_default
     request: Request
     network: Network = Network()
     pace: Pace = Pace()
+    begun: bool = False
+    """An earlier run has begun it. Where nothing of that is found, the folder is not the one it
+    was, as a mount point without its drive: that is a fault then, not a new beginning."""
 
 
 class LookUp(msgspec.Struct, frozen=True, kw_only=True, tag="look_up", omit_defaults=True):
@@ -197,6 +201,14 @@ class Stopped(msgspec.Struct, frozen=True, kw_only=True, tag="stopped", omit_def
 
 
 Event = Planned | Progress | Waiting | Ready | Discarded | Failed | Stopped
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A download in the list that survives the app."""
+
+    request: Request
+    paused: bool = False
+    begun: bool = False
 
 
 # --- what the interface shows ---

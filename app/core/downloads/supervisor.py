@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec.structs import replace
 
+from app.core.downloads.process import encode
 from app.core.downloads.records import (
     Discard,
     Discarded,
@@ -24,6 +25,7 @@ from app.core.downloads.records import (
     Fault,
     Fetch,
     Job,
+    Kept,
     Network,
     Planned,
     Progress,
@@ -31,7 +33,6 @@ from app.core.downloads.records import (
     Request,
     State,
     Stopped,
-    Task,
     Waiting,
 )
 
@@ -72,12 +73,11 @@ Action = Start | Stop | Kill
 
 
 class Store(Protocol):
-    """Where the list of downloads survives the app: `job_file.JobFile`, or nothing."""
+    """Where the list of downloads survives the app: `job_file.JobFile`."""
 
-    def load(self) -> list[tuple[Request, bool]]:
-        """Requests that are not ready, in order, and whether each is paused."""
+    def load(self) -> list[Kept]: ...
 
-    def save(self, jobs: list[tuple[Request, bool]]) -> None: ...
+    def save(self, jobs: list[Kept]) -> None: ...
 
 
 class Downloads:
@@ -97,9 +97,12 @@ class Downloads:
         self._workers: dict[str, type[Fetch] | type[Discard]] = {}
         self._deadlines: dict[str, float] = {}
         self._samples: dict[str, deque[tuple[float, int]]] = {}
-        for request, paused in store.load():
-            state = State.PAUSED if paused else State.QUEUED
-            self._jobs[request.id] = Job(request=request, state=state)
+        self._begun: set[str] = set()
+        for kept in store.load():
+            state = State.PAUSED if kept.paused else State.QUEUED
+            self._jobs[kept.request.id] = Job(request=kept.request, state=state)
+            if kept.begun:
+                self._begun.add(kept.request.id)
 
     @property
     def jobs(self) -> tuple[Job, ...]:
@@ -160,7 +163,8 @@ class Downloads:
         if job is None or job.state is State.CANCELLING:
             return []
         if job.state is State.READY and job_id not in self._workers:
-            return self._remove(job_id)
+            self._forget(job_id)
+            return self._start_next()
         self._change(job_id, state=State.CANCELLING, rate=0.0, left_s=None)
         self._save()
         return self._stop(job_id) if job_id in self._workers else self._discard(job_id)
@@ -229,6 +233,9 @@ class Downloads:
         match event:
             case Planned():
                 self._change(job_id, plan=event.plan, total=event.plan.total)
+                if job_id not in self._begun:
+                    self._begun.add(job_id)
+                    self._save()
             case Progress():
                 self._progress(job_id, event)
             case Waiting():
@@ -251,8 +258,7 @@ class Downloads:
 
     def _discarding(self, job_id: str, event: Event) -> None:
         if isinstance(event, Discarded):
-            del self._jobs[job_id]
-            self._save()
+            self._forget(job_id)
         elif isinstance(event, Failed):
             self._fail(job_id, event.fault)
 
@@ -304,7 +310,9 @@ class Downloads:
         for job in self._jobs.values():
             if job.state is State.QUEUED:
                 self._change(job.id, state=State.STARTING)
-                return self._start(job.id, Fetch(request=job.request, network=self._network))
+                begun = job.id in self._begun
+                task = Fetch(request=job.request, network=self._network, begun=begun)
+                return self._start(job.id, task)
         return []
 
     def _discard(self, job_id: str) -> list[Action]:
@@ -319,18 +327,18 @@ class Downloads:
         self._deadlines.setdefault(job_id, self._clock() + STOP_S)
         return [Stop(job_id)]
 
-    def _remove(self, job_id: str) -> list[Action]:
-        self._jobs.pop(job_id)
+    def _forget(self, job_id: str) -> None:
+        del self._jobs[job_id]
+        self._begun.discard(job_id)
         self._samples.pop(job_id, None)
         self._save()
-        return self._start_next()
 
     def _save(self) -> None:
         unfinished = [job for job in self._jobs.values() if job.state is not State.READY]
         paused = {State.PAUSING, State.PAUSED, State.CANCELLING}
-        self._store.save([(job.request, job.state in paused) for job in unfinished])
-
-
-def encode(task: Task) -> bytes:
-    """The line that a worker wants on its stdin."""
-    return msgspec.json.encode(task) + b"\n"
+        self._store.save(
+            [
+                Kept(request=job.request, paused=job.state in paused, begun=job.id in self._begun)
+                for job in unfinished
+            ]
+        )
