@@ -1,6 +1,6 @@
 """The models that this version runs and a person may want, with what is known of each beforehand.
 
-`resources/catalog.json` holds repositories and the shapes that their config.json describes; every
+`resources/catalog/models.json` holds repositories and the shapes that their config.json describes; every
 size follows from a shape by arithmetic. What a download takes in all is asked of the hub.
 """
 
@@ -80,4 +80,4 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 @lru_cache(maxsize=1)
 def catalog() -> Catalog:
-    return msgspec.json.decode((paths.resources() / "catalog.json").read_bytes(), type=Catalog)
+    return msgspec.json.decode((paths.resources() / "catalog" / "models.json").read_bytes(), type=Catalog)
