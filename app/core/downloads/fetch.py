@@ -138,31 +138,37 @@ class Fetching:
                 )
 
     def _fetch(self, part: Part) -> None:
+        try:
+            with self._meter.streaming():
+                self._fetch_all(part)
+            self._store.finish(part)
+        finally:
+            part.close()
+
+    def _fetch_all(self, part: Part) -> None:
         retries = Retries(self._pace)
         anew = False
-        with self._meter.streaming():
-            while not part.complete or not part.right():
-                before = part.size
-                try:
-                    if part.complete:
-                        raise WrongBytes("the checksum does not fit")
-                    self._stream(part)
-                    if not part.complete:
-                        raise Transient("the connection ended early")
-                except WrongBytes:
-                    if anew:
-                        part.discard()
-                        raise wrong_bytes(part.file) from None
-                    anew = True
+        while not part.complete or not part.right():
+            before = part.size
+            try:
+                if part.complete:
+                    raise WrongBytes("the checksum does not fit")
+                self._stream(part)
+                if not part.complete:
+                    raise Transient("the connection ended early")
+            except WrongBytes:
+                if anew:
                     part.discard()
-                    self._meter.restarted(part.file)
-                except Transient as fault:
-                    if part.size > before:
-                        retries.succeeded()
-                    pause = retries.pause_after(fault)
-                    with self._meter.waiting(part.file, fault.reason, pause):
-                        self._sleep(pause)
-            self._store.finish(part)
+                    raise wrong_bytes(part.file) from None
+                anew = True
+                part.discard()
+                self._meter.restarted(part.file)
+            except Transient as fault:
+                if part.size > before:
+                    retries.succeeded()
+                pause = retries.pause_after(fault)
+                with self._meter.waiting(part.file, fault.reason, pause):
+                    self._sleep(pause)
 
     def _stream(self, part: Part) -> None:
         """Raises DownloadError, Transient, WrongBytes and Stop."""

@@ -58,8 +58,8 @@ class Part:
         `read` may raise to end it. Raises DownloadError for faults of the disk.
         """
         try:
-            marks = self._sums.read_bytes() if self._path.is_file() else b""
-            if marks:
+            if self._path.is_file() and self._sums.is_file():
+                marks = self._sums.read_bytes()
                 with self._path.open("rb") as bytes_:
                     for at in range(0, len(marks) // _SUM * _SUM, _SUM):
                         block = bytes_.read(BLOCK)
@@ -70,8 +70,6 @@ class Part:
                         self.size += BLOCK
                         read(BLOCK)
             self._cut()
-        except FileNotFoundError:
-            self._begin()
         except OSError as error:
             raise disk_fault(error, self._path) from error
 
@@ -117,6 +115,7 @@ class Part:
             self._open()  # a file of no bytes too
             assert self._bytes is not None
             os.fsync(self._bytes)
+            self._require_size()
             self._close_files()
             blob.parent.mkdir(parents=True, exist_ok=True)
             self._path.replace(blob)
@@ -158,6 +157,17 @@ class Part:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
             self._bytes = os.open(self._path, flags, 0o666)
             self._marks = os.open(self._sums, flags, 0o666)
+            self._require_size()
+
+    def _require_size(self) -> None:
+        """The digest is that of what was written here: nobody else may have written too."""
+        assert self._bytes is not None
+        if (there := os.fstat(self._bytes).st_size) != self.size:
+            raise DownloadError(
+                "busy",
+                f"{self._path} has {there} bytes where {self.size} were written: "
+                "another program writes to it.",
+            )
 
     def _close_files(self) -> None:
         if self._bytes is not None:

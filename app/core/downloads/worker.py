@@ -7,6 +7,7 @@ right, or found out at the next start.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -106,12 +107,12 @@ class Worker:
             return self._fetch(repository, task)
 
     def _look_up(self, task: LookUp) -> Event:
-        hub = self._hub(task)
-        plan = self._ask(hub, task.request, task.pace)
-        texts = {}
-        for file in plan.files:
-            if file.name in task.read and file.size <= _MAX_TEXT:
-                texts[file.name] = self._retry(task.pace, partial(hub.text, plan, file))
+        with contextlib.closing(self._hub(task)) as hub:
+            plan = self._ask(hub, task.request, task.pace)
+            texts = {}
+            for file in plan.files:
+                if file.name in task.read and file.size <= _MAX_TEXT:
+                    texts[file.name] = self._retry(task.pace, partial(hub.text, plan, file))
         found = store.Store(layout.Repository.of(task.request), plan)
         there = found.repository.root.is_dir()
         return Planned(
@@ -130,19 +131,19 @@ class Worker:
                 hint="Connect its drive and resume. If it was deleted, cancel this download and "
                 "begin it anew.",
             )
-        hub = self._hub(task)
-        if plan is None:
-            plan = self._ask(hub, task.request, task.pace)
-        found = store.Store(repository, plan)
-        found.begin()
-        self.tell(Planned(plan=plan, present=found.present(), free=free_bytes(found)))
-        meter = Meter(plan)
-        fetching = Fetching(found, hub, task.pace, meter, self._stop)
-        with _Reporter(self, meter):
-            parts = fetching.check()
-            fetching.require_room(parts)
-            meter.checking = False
-            fetching.run(parts)
+        with contextlib.closing(self._hub(task)) as hub:
+            if plan is None:
+                plan = self._ask(hub, task.request, task.pace)
+            found = store.Store(repository, plan)
+            found.begin()
+            self.tell(Planned(plan=plan, present=found.present(), free=free_bytes(found)))
+            meter = Meter(plan)
+            fetching = Fetching(found, hub, task.pace, meter, self._stop)
+            with _Reporter(self, meter):
+                parts = fetching.check()
+                fetching.require_room(parts)
+                meter.checking = False
+                fetching.run(parts)
         return Ready(path=str(found.make_ready()))
 
     def _hub(self, task: Fetch | LookUp) -> Hub:
