@@ -1,7 +1,7 @@
 """The models that this version runs and a person may want, with what is known of each beforehand.
 
-`resources/catalog/models.json` holds repositories and the shapes that their config.json describes; every
-size follows from a shape by arithmetic. What a download takes in all is asked of the hub.
+`resources/catalog/models.json` holds repositories and the shapes that their config.json describes;
+every size follows from a shape by arithmetic. What a download takes in all is asked of the hub.
 """
 
 from __future__ import annotations
@@ -80,4 +80,5 @@ class Catalog(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 @lru_cache(maxsize=1)
 def catalog() -> Catalog:
-    return msgspec.json.decode((paths.resources() / "catalog" / "models.json").read_bytes(), type=Catalog)
+    file = paths.resources() / "catalog" / "models.json"
+    return msgspec.json.decode(file.read_bytes(), type=Catalog)
