@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QDialog, QFileDialog, QStackedWidget, QWidget
+from PySide6.QtWidgets import QDialog, QFileDialog, QStackedWidget, QVBoxLayout, QWidget
 
 from app.core.downloads.records import Fault, Job, Request, State
 from app.ui.add_model_pages import CheckPage, ChoosePage
@@ -123,7 +123,7 @@ class AddModelDialog(QDialog):
         page = self.page
         self.back.setVisible(page == CHECK)
         self.close_button.setText("Close" if page == WATCH else "Cancel")
-        self.next.setVisible(page != WATCH)
+        self.next.setVisible(page == CHOOSE or (page == CHECK and self.check.has_answer))
         if page == CHOOSE:
             self.next.setText("Next")
             self.next.setEnabled(self.choose.request is not None)
@@ -146,7 +146,7 @@ class AddModelDialog(QDialog):
     def _found(self, found: Found) -> None:
         if found.request == self._request:
             self.check.show_found(found)
-            self.next.setFocus()
+            (self.next if self.check.may_download else self.check.folder).setFocus()
 
     def _refused(self, request: Request, fault: Fault) -> None:
         if request == self._request:
@@ -177,9 +177,8 @@ class AddModelDialog(QDialog):
             made.choose_asked.connect(self._look_up)
             made.cancel.hide()
             box = self._watch.layout()
-            assert box is not None
-            made.setParent(self._watch)
-            box.addWidget(made)
+            assert isinstance(box, QVBoxLayout)
+            box.insertWidget(box.count() - 1, made)
         else:
             self.row.show_job(job)
 

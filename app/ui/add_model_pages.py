@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 
 import msgspec
-from PySide6.QtCore import Qt, QUrl, Signal
+from PySide6.QtCore import QUrl, Signal
 from PySide6.QtGui import QDesktopServices
 from PySide6.QtWidgets import (
     QCheckBox,
     QComboBox,
-    QGridLayout,
     QLineEdit,
-    QListWidget,
-    QListWidgetItem,
     QProgressBar,
     QWidget,
 )
@@ -25,10 +22,11 @@ from app.core.downloads.records import Fault, Request
 from app.ui.model_service import Found, Judged, Look
 from app.ui.widgets.banner import Banner
 from app.ui.widgets.basics import button, column, label, row
+from app.ui.widgets.figure_table import FigureTable
 from app.ui.widgets.fit_badge import FitBadge
+from app.ui.widgets.model_list import Choice, ModelList
 
 _REPOSITORY = re.compile(r"(?:https?://[^/]+/)?([\w.-]+/[\w.-]+?)/?(?:/tree/.*)?")
-_ROLE = Qt.ItemDataRole.UserRole
 
 
 class ChoosePage(QWidget):
@@ -40,9 +38,8 @@ class ChoosePage(QWidget):
 
     def __init__(self, look: Look | None) -> None:
         super().__init__()
-        self.list = QListWidget()
+        self.list = ModelList()
         self.list.setAccessibleName("Models of the catalog")
-        self.list.setWordWrap(True)
         self.repo = QLineEdit()
         self.repo.setPlaceholderText("organisation/name, as on the hub")
         self.repo.setClearButtonEnabled(True)
@@ -74,24 +71,19 @@ class ChoosePage(QWidget):
         if text := self.repo.text().strip():
             found = _REPOSITORY.fullmatch(text)
             return _request(found[1]) if found is not None else None
-        if self.list.currentRow() < 0:
-            return None
-        return _request(self.list.currentItem().data(_ROLE))
+        return _request(self.list.key) if self.list.key else None
 
     def show_look(self, look: Look | None) -> None:
-        current = self.list.currentRow()
-        self.list.blockSignals(True)
-        self.list.clear()
+        choices = []
         for entry in catalog().models:
             judged = look.entries.get(entry.repo, Judged()) if look is not None else Judged()
-            words = fit_words.badge(judged.fit).text if judged.fit is not None else ""
+            words, kind = entry.description, "muted"
+            if judged.fit is not None:
+                badge = fit_words.badge(judged.fit)
+                words, kind = badge.text, badge.kind
             size = units.storage(entry.bytes.total)
-            item = QListWidgetItem(f"{entry.name}  ·  {size}\n{words or entry.description}")
-            item.setData(_ROLE, entry.repo)
-            item.setToolTip(entry.description)
-            self.list.addItem(item)
-        self.list.setCurrentRow(current)
-        self.list.blockSignals(False)
+            choices.append(Choice(entry.repo, entry.name, size, words, kind))
+        self.list.show_choices(choices)
 
     def _typed(self) -> None:
         if self.repo.text():
@@ -99,7 +91,7 @@ class ChoosePage(QWidget):
         self.changed.emit()
 
     def _picked(self) -> None:
-        if self.list.currentRow() >= 0:
+        if self.list.key:
             self.repo.blockSignals(True)
             self.repo.clear()
             self.repo.blockSignals(False)
@@ -136,10 +128,7 @@ class CheckPage(QWidget):
         self.site = self.banner.add_button("Open its page")
         self.site.clicked.connect(self._open_site)
         self.badge = FitBadge()
-        self._figures = QGridLayout()
-        self._figures.setHorizontalSpacing(20)
-        self._figures.setVerticalSpacing(4)
-        self._figures.setColumnStretch(1, 1)
+        self._figures = FigureTable(())
         self._notes = label("", "hint", wrap=True)
         self.files = QComboBox()
         self.files.setAccessibleName("Which file")
@@ -166,6 +155,10 @@ class CheckPage(QWidget):
     @property
     def state(self) -> str:
         return self._state.text()
+
+    @property
+    def has_answer(self) -> bool:
+        return self._found is not None
 
     @property
     def may_download(self) -> bool:
@@ -204,13 +197,14 @@ class CheckPage(QWidget):
         self.changed.emit()
 
     def show_fault(self, fault: Fault) -> None:
-        self._state.setText(self._request.repo)
+        self._state.setText("" if self.title.text() == self._request.repo else self._request.repo)
         self._show_parts()
         if fault.code == "choose_files":
-            self._state.setText(f"{self._request.repo} holds several models: choose one file.")
+            self._state.setText("It holds several models. Choose one file.")
             self.files.clear()
             for choice in fault.choices:
                 self.files.addItem(f"{choice.name}  ·  {units.storage(choice.size)}", choice.name)
+            self._state.setVisible(True)
             self._choice.setVisible(True)
             self.files.setFocus()
         else:
@@ -224,20 +218,21 @@ class CheckPage(QWidget):
         self.banner.show_problem(sentence)
 
     def _show_judged(self, judged: Judged) -> None:
-        while (item := self._figures.takeAt(0)) is not None:
-            if (old := item.widget()) is not None:
-                old.deleteLater()
+        lines = fit_words.details(judged.fit) if judged.fit is not None else ()
+        figures = FigureTable(lines)
+        self._result_box.replaceWidget(self._figures, figures)
+        self._figures.hide()
+        self._figures.deleteLater()
+        self._figures = figures
         if judged.fit is None:
             self.badge.show_words(judged.problem)
             self._notes.setText("It can be downloaded all the same.")
             return
         self.badge.show_badge(fit_words.badge(judged.fit))
-        for at, (name, words) in enumerate(fit_words.details(judged.fit)):
-            self._figures.addWidget(label(name, "muted"), at, 0, Qt.AlignmentFlag.AlignTop)
-            self._figures.addWidget(label(words, wrap=True), at, 1)
         self._notes.setText(" ".join(["An estimate.", *judged.fit.notes]))
 
     def _show_parts(self, *, busy: bool = False, figures: bool = False) -> None:
+        self._state.setVisible(bool(self._state.text()))
         self._busy.setVisible(busy)
         self.banner.hide()
         self.site.hide()
@@ -265,9 +260,9 @@ class CheckPage(QWidget):
         token.addLayout(line)
         self._token.setLayout(token)
         self._result = QWidget()
-        result = column(12)
+        result = self._result_box = column(12)
         result.addWidget(self.badge)
-        result.addLayout(self._figures)
+        result.addWidget(self._figures)
         result.addWidget(self._notes)
         place = row(8)
         place.addWidget(self._place, 1)

@@ -111,6 +111,10 @@ QCheckBox::indicator:checked {{
 }}
 QCheckBox::indicator:focus {{ border: 2px solid {accent}; }}
 
+QListWidget {{
+  background: {raised}; border: 1px solid {border}; border-radius: 10px; padding: 4px 2px;
+}}
+QListWidget:focus {{ border-color: {accent}; }}
 QPlainTextEdit, QTextBrowser {{
   background: {surface}; border: none;
   selection-background-color: {accent}; selection-color: {accent_text};

@@ -102,8 +102,8 @@ class ModelsPage(QScrollArea):
         library.body.addWidget(self._library_note)
         library.body.addWidget(self._library)
         body.addWidget(library)
-        body.addWidget(self._make_catalog())
         body.addWidget(self._make_machine())
+        body.addWidget(self._make_catalog())
         body.addStretch()
         self.setWidget(content)
 
@@ -192,7 +192,8 @@ class ModelsPage(QScrollArea):
             words.addWidget(label("No models are here yet.", "muted"))
         line.addLayout(words, 1)
         if folder.path in self._store.now.model_folders:
-            leave = button("Remove from the list")
+            leave = button("Remove")
+            leave.setToolTip("Looks there no more. Nothing is deleted.")
             leave.setAccessibleName(f"Remove from the list: {folder.path}")
             leave.clicked.connect(lambda: self._leave(folder.path))
             line.addWidget(leave)

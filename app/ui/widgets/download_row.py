@@ -36,7 +36,7 @@ class DownloadRow(QWidget):
         self.pause = button("Pause")
         self.resume = button("Resume")
         self.cancel = button("Cancel")
-        self.fix = button("Choose…")
+        self.fix = button("")
         self.pause.clicked.connect(lambda: self.pause_asked.emit(self._job.id))
         self.resume.clicked.connect(lambda: self.resume_asked.emit(self._job.id))
         self.cancel.clicked.connect(lambda: self.cancel_asked.emit(self._job.id))
@@ -53,9 +53,11 @@ class DownloadRow(QWidget):
         body = row(16)
         body.setContentsMargins(0, 8, 0, 8)
         body.addLayout(left, 1)
+        buttons = row(8)
+        body.addLayout(buttons)
         for each in (self.fix, self.pause, self.resume, self.cancel):
             each.setAccessibleName(f"{each.text()}: {repo}")
-            body.addWidget(each)
+            buttons.addWidget(each)
         self.setLayout(body)
         self.show_job(job)
 
@@ -80,12 +82,16 @@ class DownloadRow(QWidget):
         self._words.setText(progress_words(job))
         fault = job.fault
         self._problem.setText(f"{fault.message} {fault.hint}".strip() if fault is not None else "")
-        self._problem.setVisible(bool(fault))
+        self._problem.setVisible(fault is not None)
+        self._state.setVisible(fault is None)  # the problem says more, and wants the room
         focused = self.pause.hasFocus() or self.resume.hasFocus()
         self.pause.setVisible(job.state in _PAUSABLE)
         self.resume.setVisible(job.state in _RESUMABLE)
         self.cancel.setEnabled(job.state is not State.CANCELLING)
-        self.fix.setVisible(fault is not None and fault.code in _FIXABLE)
+        fix = _FIXES.get(fault.code, "") if fault is not None else ""
+        self.fix.setText(fix)
+        self.fix.setAccessibleName(f"{fix}: {job.request.repo}")
+        self.fix.setVisible(bool(fix))
         if focused:  # one takes the other's place, for the keyboard too
             (self.pause if job.state in _PAUSABLE else self.resume).setFocus()
 
@@ -117,5 +123,11 @@ _STATES = {
     State.FAILED: "Stopped",
     State.CANCELLING: "Cancelling",
 }
-_FIXABLE = ("choose_files", "unauthorised", "gated", "disk_full", "folder_unavailable")
-"""Faults that the dialog for adding a model can do something about."""
+_FIXES = {
+    "choose_files": "Choose a file…",
+    "unauthorised": "Enter a token…",
+    "gated": "Enter a token…",
+    "disk_full": "Other folder…",
+    "folder_unavailable": "Other folder…",
+}
+"""Faults that the dialog for adding a model can do something about, and what."""

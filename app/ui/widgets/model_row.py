@@ -9,6 +9,7 @@ from PySide6.QtWidgets import QFrame, QPushButton, QWidget
 
 from app.ui.widgets.basics import button, column, label, row
 from app.ui.widgets.fit_badge import FitBadge
+from app.ui.widgets.flow_layout import FlowLayout
 
 
 class ModelRow(QWidget):
@@ -16,14 +17,11 @@ class ModelRow(QWidget):
         super().__init__()
         self.name = name
         self.setAccessibleName(name)
-        top = row(8)
+        top = FlowLayout()
         title = label(name, "modelName")
         title.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         title.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-        top.addWidget(title)
-        for tag in tags:
-            top.addWidget(label(tag, "tag"))
-        top.addStretch()
+        top.add(title, *(label(tag, "tag") for tag in tags))
         self._text = label(text, "muted", wrap=True)
         self._text.setVisible(bool(text))
         self.badge = FitBadge()
