@@ -46,8 +46,8 @@ class Worker:
             self._in.flush()
 
     @property
-    def pid(self) -> int:
-        return self._process.pid
+    def running(self) -> bool:
+        return self._process.poll() is None
 
     def line(self) -> bytes:
         """The next line of its output, when it comes; empty at its end."""
@@ -58,6 +58,10 @@ class Worker:
         """Ask it to stop; its last lines are still to be read."""
         with contextlib.suppress(BrokenPipeError):
             self._in.close()
+
+    def kill(self) -> None:
+        """End it at once. Nothing is lost by it."""
+        self._process.kill()
 
     def wait(self) -> int:
         """Wait for its end, and enforce that. Returns its exit status."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import threading
@@ -81,11 +82,12 @@ class FakeHub:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
+            def handle(self) -> None:
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    super().handle()
+
             def do_GET(self) -> None:
-                try:
-                    hub.answer(self)
-                except (BrokenPipeError, ConnectionResetError):
-                    self.close_connection = True
+                hub.answer(self)
 
             def log_message(self, *_: object) -> None:
                 pass
