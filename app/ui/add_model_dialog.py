@@ -107,6 +107,7 @@ class AddModelDialog(QDialog):
         self._models.looked.connect(self.choose.show_look)
         self._models.found.connect(self._found)
         self._models.refused.connect(self._refused)
+        self._models.waiting.connect(self._waiting)
         self._models.failed.connect(self.check.show_failure)
         self._downloads.changed.connect(self._show_job)
         self._downloads.ready.connect(self._ready)
@@ -151,6 +152,10 @@ class AddModelDialog(QDialog):
     def _refused(self, request: Request, fault: Fault) -> None:
         if request == self._request:
             self.check.show_fault(fault)
+
+    def _waiting(self, request: Request, reason: str) -> None:
+        if request == self._request:
+            self.check.show_waiting(reason)
 
     def _download(self) -> None:
         request = self._request

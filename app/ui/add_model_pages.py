@@ -179,6 +179,9 @@ class CheckPage(QWidget):
         self._state.setText(f"{where}asking the hub what there is…")
         self._show_parts(busy=True)
 
+    def show_waiting(self, reason: str) -> None:
+        self._state.setText(f"{reason} Trying again…")
+
     def show_found(self, found: Found) -> None:
         self._found = found
         planned = found.planned

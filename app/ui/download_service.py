@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 
-from PySide6.QtCore import QObject, QProcess, QProcessEnvironment, QTimer, Signal
+from PySide6.QtCore import QObject, QProcess, QTimer, Signal
 
 from app.core.downloads import process
 from app.core.downloads.job_file import JobFile
 from app.core.downloads.records import Job, Network, Request, State
 from app.core.downloads.supervisor import Action, Downloads, Kill, Start, Stop
-from engine import child_process
-
-log = logging.getLogger(__name__)
+from app.ui.child import Child
 
 TICK_MS = 250
-_END_MS = 2_000
 
 
 class DownloadService(QObject):
@@ -37,7 +33,7 @@ class DownloadService(QObject):
         super().__init__(parent)
         self._downloads = Downloads(clock, JobFile(), network or Network())
         self.network = network or Network()
-        self._processes: dict[str, QProcess] = {}
+        self._workers: dict[str, Child] = {}
         self._shown: tuple[Job, ...] = ()
         self._told: set[str] = set()
         self._timer = QTimer(self)
@@ -70,14 +66,9 @@ class DownloadService(QObject):
         """End every process; each goes on at the next start from what is on disk."""
         self._timer.stop()
         self._downloads.shut_down()
-        for worker in self._processes.values():
-            worker.blockSignals(True)
-            worker.closeWriteChannel()
-        for worker in self._processes.values():
-            if not worker.waitForFinished(_END_MS):
-                worker.kill()
-                worker.waitForFinished(_END_MS)
-        self._processes.clear()
+        for worker in self._workers.values():
+            worker.close()
+        self._workers.clear()
 
     # --- what the state machine decides ---
 
@@ -87,48 +78,30 @@ class DownloadService(QObject):
                 case Start(job, line):
                     self._start(job, line)
                 case Stop(job):
-                    if worker := self._processes.get(job):
-                        worker.closeWriteChannel()
+                    if worker := self._workers.get(job):
+                        worker.stop()
                 case Kill(job):
-                    if worker := self._processes.get(job):
+                    if worker := self._workers.get(job):
                         worker.kill()
         self._publish()
 
     def _start(self, job_id: str, line: bytes) -> None:
-        worker = QProcess(self)
-        environment = QProcessEnvironment()
-        for name, value in child_process.environment().items():
-            environment.insert(name, value)
-        worker.setProcessEnvironment(environment)
-        worker.setProcessChannelMode(QProcess.ProcessChannelMode.ForwardedErrorChannel)
-        worker.readyReadStandardOutput.connect(lambda: self._read(job_id, worker))
-        worker.finished.connect(lambda *_: self._exited(job_id, worker))
-        worker.errorOccurred.connect(lambda error: self._not_started(job_id, worker, error))
-        self._processes[job_id] = worker
-        program, *arguments = process.command()
-        worker.start(program, arguments)
-        worker.write(line)
+        worker = Child(
+            process.command(),
+            lambda line: self._do(self._downloads.received(job_id, line)),
+            lambda reason: self._exited(job_id, reason),
+            self,
+        )
+        worker.process.setProcessChannelMode(QProcess.ProcessChannelMode.ForwardedErrorChannel)
+        self._workers[job_id] = worker
+        worker.start(line)
         self._timer.start()
 
-    def _read(self, job_id: str, worker: QProcess) -> None:
-        while worker.canReadLine():
-            line = bytes(worker.readLine().data())
-            self._do(self._downloads.received(job_id, line))
-
-    def _exited(self, job_id: str, worker: QProcess, reason: str = "") -> None:
-        if self._processes.get(job_id) is not worker:
-            return
-        self._read(job_id, worker)
-        del self._processes[job_id]
-        worker.deleteLater()
+    def _exited(self, job_id: str, reason: str) -> None:
+        self._workers.pop(job_id).deleteLater()
         self._do(self._downloads.exited(job_id, reason))
-        if not self._processes:
+        if not self._workers:
             self._timer.stop()
-
-    def _not_started(self, job_id: str, worker: QProcess, error: QProcess.ProcessError) -> None:
-        if error is QProcess.ProcessError.FailedToStart:
-            said = worker.errorString()
-            self._exited(job_id, worker, f"The download's process cannot be started: {said}.")
 
     def _publish(self) -> None:
         if self._downloads.jobs == self._shown:

@@ -6,20 +6,25 @@ Everything here that touches disk, GPU or hub runs in a thread; the outcome come
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from PySide6.QtCore import QObject, QProcess, QProcessEnvironment, Signal
+import msgspec
+from PySide6.QtCore import QObject, Signal
 
 from app.core import fit_command
 from app.core.catalog import Entry, catalog
-from app.core.downloads import layout, library, process, token
+from app.core.downloads import layout, library, token
 from app.core.downloads.errors import DownloadError
 from app.core.downloads.library import Folder, Library, Model
 from app.core.downloads.records import Fault, LookUp, Network, Planned, Request
 from app.core.settings import Settings
+from app.ui import hub_question
 from app.ui.background import Background
+from app.ui.child import Child
+from app.ui.hub_question import HubQuestion
 from engine import child_process, paths
 from engine.errors import HeadraceError, told
 from engine.formats.model_files import inspect_model
@@ -31,8 +36,6 @@ from engine.models.facts import facts_of_files
 from engine.options import EngineOptions
 
 log = logging.getLogger(__name__)
-
-_END_MS = 2_000
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ class ModelService(QObject):
     """Found, the answer to `look_up`."""
     refused = Signal(object, object)
     """Request and Fault: `look_up` has failed."""
+    waiting = Signal(object, str)
+    """Request, and why the hub has to be asked once more."""
     deleted = Signal(object, object)
     """Model and Deletion."""
     measuring = Signal(bool)
@@ -91,7 +96,8 @@ class ModelService(QObject):
         self._stats = stats
         self._network = network or Network()
         self._background = Background(self)
-        self._bench: QProcess | None = None
+        self._bench: Child | None = None
+        self._question: HubQuestion | None = None
         self._looking = self._again = False
         self._look: Look | None = None
 
@@ -112,18 +118,37 @@ class ModelService(QObject):
         )
 
     def look_up(self, request: Request) -> None:
-        """Ask the hub what a request comes to, and judge it."""
+        """Ask the hub what a request comes to, and judge it. An earlier question is given up."""
+        self._give_up_question()
+        task = LookUp(
+            request=request,
+            network=self._network,
+            pace=hub_question.PACE,
+            read=fit_command.CONFIGS,
+        )
+        question = self._question = HubQuestion(task, self)
+        question.answered.connect(lambda planned: self._answered(request, planned))
+        question.refused.connect(lambda fault: self.refused.emit(request, fault))
+        question.waiting.connect(lambda reason: self.waiting.emit(request, reason))
+
+    def _answered(self, request: Request, planned: Planned) -> None:
         settings, pc = self._settings(), self._look.pc if self._look is not None else None
-        task = LookUp(request=request, network=self._network, read=fit_command.CONFIGS)
 
         def work() -> Found:
-            planned = process.look_up(task)
-            return Found(request, planned, _judge_repository(request, planned, settings, pc))
+            known = planned
+            if not known.free:  # the folder is not there yet: its disk is
+                known = msgspec.structs.replace(known, free=_free(layout.root_of(request)))
+            return Found(request, known, _judge_repository(request, known, settings, pc))
 
         def failed(error: Exception) -> None:
             self.refused.emit(request, _fault(error))
 
         self._background.run(work, self.found.emit, failed)
+
+    def _give_up_question(self) -> None:
+        if self._question is not None:
+            self._question.close()
+            self._question = None
 
     def plan_deletion(self, model: Model, then: Callable[[library.Deletion], None]) -> None:
         """What deleting would do."""
@@ -159,38 +184,26 @@ class ModelService(QObject):
             self.measuring.emit(False)
             self.refresh()
             return
-        bench = self._bench = QProcess(self)
-        environment = QProcessEnvironment()
-        for name, value in child_process.environment().items():
-            environment.insert(name, value)
-        bench.setProcessEnvironment(environment)
 
-        def ended(*_: object) -> None:
-            if self._bench is not bench:
-                return
+        def ended(reason: str) -> None:
+            process = bench.process
             bench.deleteLater()
-            if bench.exitStatus() is QProcess.ExitStatus.NormalExit and bench.exitCode() == 0:
+            if not reason and process.exitCode() == 0:
                 self._measure_next(todo[1:])
                 return
-            said = bytes(bench.readAllStandardError().data()).decode(errors="replace").strip()
-            last = said.splitlines()[-1] if said else bench.errorString()
+            said = bytes(process.readAllStandardError().data()).decode(errors="replace").strip()
+            last = reason or (said.splitlines()[-1] if said else "it ended without a word.")
             self.failed.emit(f"This PC could not be measured: {last}")
             self._measure_next([])
 
-        def not_started(error: QProcess.ProcessError) -> None:
-            if error is QProcess.ProcessError.FailedToStart:
-                ended()
-
-        bench.finished.connect(ended)
-        bench.errorOccurred.connect(not_started)
-        program, *arguments = child_process.module("engine.cli")
-        bench.start(program, [*arguments, "bench", *todo[0]])
+        command = (*child_process.module("engine.cli"), "bench", *todo[0])
+        bench = self._bench = Child(command, lambda _: None, ended, self)
+        bench.start()
 
     def close(self) -> None:
+        self._give_up_question()
         if self._bench is not None:
-            bench, self._bench = self._bench, None
-            bench.kill()
-            bench.waitForFinished(_END_MS)
+            self._bench.close()
         self._background.close()
 
     def _have_looked(self, look: Look) -> None:
@@ -226,6 +239,12 @@ def _look_around(settings: Settings, stats: Stats) -> Look:
     models = {path: _judge_files(Path(path), settings, pc) for path in paths_}
     entries = {entry.repo: _judge_entry(entry, settings, pc) for entry in catalog().models}
     return Look(pc, folders, models, entries)
+
+
+def _free(folder: Path) -> int:
+    """Bytes free on the disk where the folder is, or will be."""
+    there = next((place for place in (folder, *folder.parents) if place.exists()), folder)
+    return shutil.disk_usage(there).free
 
 
 def _with_engine_s_memory(pc: Pc, stats: Stats) -> Pc:
