@@ -30,8 +30,8 @@ def encode(task: Task) -> bytes:
 class Worker:
     """A worker that runs; a context manager, which ends it."""
 
-    def __init__(self, task: Task) -> None:
-        """Raises OSError where no process can be started."""
+    def __init__(self, line: bytes) -> None:
+        """`line` is its task, as `encode` makes it. Raises OSError where none can be started."""
         self._process = subprocess.Popen(
             command(),
             stdin=subprocess.PIPE,
@@ -42,7 +42,7 @@ class Worker:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._in, self._out = self._process.stdin, self._process.stdout
         with contextlib.suppress(BrokenPipeError):
-            self._in.write(encode(task))
+            self._in.write(line)
             self._in.flush()
 
     @property
@@ -90,7 +90,7 @@ def look_up(task: LookUp, told: Callable[[Waiting], None] | None = None) -> Plan
 
     `told` hears of pauses before another try. Raises DownloadError, with the worker's fault.
     """
-    with Worker(task) as worker:
+    with Worker(encode(task)) as worker:
         while line := worker.line():
             event = _events.decode(line)
             if isinstance(event, Planned):

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import random
-import resource
 import shutil
 import subprocess
 import time
@@ -17,7 +16,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from app.core.downloads.process import Worker, look_up
+from app.core.downloads.process import Worker, encode, look_up
 from app.core.downloads.records import (
     Event,
     Fetch,
@@ -54,7 +53,7 @@ def kill_and_resume(hub: FakeHub, root: Path, kills: int, seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(kills):
         sent = hub.sent
-        with Worker(task(hub, root)) as worker:
+        with Worker(encode(task(hub, root))) as worker:
             point = chance.randrange(3)
             if point == 0:
                 time.sleep(chance.uniform(0.0, 1.0))  # while it starts, checks, or asks
@@ -76,7 +75,7 @@ def kill_and_resume(hub: FakeHub, root: Path, kills: int, seed: int) -> None:
                 assert blob.read_bytes() in hub.promised.values()
             if (repository(root) / "snapshots" / hub.commit).exists():
                 check_snapshot(hub, root)
-    with Worker(task(hub, root)) as worker:
+    with Worker(encode(task(hub, root))) as worker:
         assert isinstance(events_of(worker)[-1], Ready)
     check_whole(hub, root, WANTED)
 
@@ -110,7 +109,7 @@ def test_killed_again_and_again_it_goes_on(slow: FakeHub, root: Path, seed: int)
 
 def test_what_a_killed_worker_had_is_kept(hub: FakeHub, root: Path) -> None:
     hub.faults[FIRST] = Fault(times=1, stall=2_600_000)
-    with Worker(task(hub, root)) as worker:
+    with Worker(encode(task(hub, root))) as worker:
         others = [repository(root) / "blobs" / hub.digest(name) for name in WANTED if name != FIRST]
         while not all(blob.exists() for blob in others):
             time.sleep(0.01)
@@ -118,7 +117,7 @@ def test_what_a_killed_worker_had_is_kept(hub: FakeHub, root: Path) -> None:
         while not part.exists() or part.stat().st_size < 2_600_000:
             time.sleep(0.01)
         worker.kill()
-    with Worker(task(hub, root)) as worker:
+    with Worker(encode(task(hub, root))) as worker:
         events = events_of(worker)
     assert isinstance(events[-1], Ready)
     assert [h.get("Range") for h in hub.served(FIRST)] == [None, f"bytes={2 << 20}-"]
@@ -130,7 +129,7 @@ def test_what_a_killed_worker_had_is_kept(hub: FakeHub, root: Path) -> None:
 @pytest.mark.parametrize("how", ["line", "closed"])
 def test_asked_to_stop_it_stops_and_keeps_what_it_has(hub: FakeHub, root: Path, how: str) -> None:
     hub.faults[FIRST] = Fault(stall=2_600_000)
-    with Worker(task(hub, root)) as worker:
+    with Worker(encode(task(hub, root))) as worker:
         while hub.sent < 2_600_000 + 2_500_000:
             time.sleep(0.01)
         if how == "line":
@@ -142,7 +141,7 @@ def test_asked_to_stop_it_stops_and_keeps_what_it_has(hub: FakeHub, root: Path, 
         assert worker.wait() == 0
     check_not_ready(hub, root)
     hub.faults.clear()
-    with Worker(task(hub, root)) as worker:
+    with Worker(encode(task(hub, root))) as worker:
         assert isinstance(events_of(worker)[-1], Ready)
 
 
@@ -190,7 +189,7 @@ def test_a_disk_that_fills_up_ends_it_and_room_lets_it_go_on(
 ) -> None:
     request = {"root": str(small_disk), "files": [FIRST]}
     hub.faults[FIRST] = Fault(times=1, stall=1_000_000)
-    with Worker(_task_of(hub, request)) as worker:
+    with Worker(encode(_task_of(hub, request))) as worker:
         while hub.sent < 1_000_000:
             time.sleep(0.01)
         other = small_disk / "other"
@@ -214,7 +213,7 @@ def test_too_little_room_ends_it_before_the_disk_is_full(
     hub.faults[FIRST] = Fault(piece_s=0.02)
     pace = replace(QUICK, keep_free=100_000)
     request = {"root": str(small_disk), "files": [FIRST]}
-    with Worker(replace(_task_of(hub, request), pace=pace)) as worker:
+    with Worker(encode(replace(_task_of(hub, request), pace=pace))) as worker:
         while hub.sent < 200_000:
             time.sleep(0.01)
         free = shutil.disk_usage(small_disk).free
@@ -229,10 +228,10 @@ def _task_of(hub: FakeHub, request: dict[str, object]) -> Fetch:
     return Fetch(request=converted, network=Network(endpoint=hub.endpoint), pace=QUICK)
 
 
-@pytest.mark.skipif(os.name == "nt", reason="no such limit on Windows")
 def test_a_file_system_that_takes_no_file_so_large_is_named(
     hub: FakeHub, root: Path, fetch: Fetcher
 ) -> None:
+    resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, hard))
     try:
