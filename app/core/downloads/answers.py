@@ -70,6 +70,10 @@ def require_ok(answer: httpx2.Response, request: Request, host: str) -> None:
         raise Transient(f"{answer.url.host} answered with {status}")
     if status in (408, 425, 429) or status >= 500:
         raise Transient(f"{host} answered with {status}", _pause(answer))
+    if status == 407:
+        raise DownloadError(
+            "network", "The proxy wants a name and a password.", hint="http://name:password@host"
+        )
     page = f"https://{host}/{request.repo}"
     if what == "GatedRepo" or status == 403:
         raise DownloadError(

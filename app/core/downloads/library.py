@@ -1,79 +1,26 @@
 """The models on disk: what is there, whether it is whole, what it takes, and deleting it.
 
-`Library.scan` and `delete` read and write the disk: call them in a thread.
+`Library.scan`, `Library.delete` and `deletion` read and write the disk: call them in a thread.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
-from app.core.downloads.records import Request
+from app.core.downloads import scan
+from app.core.downloads.deletion import delete, deletion
+from app.core.downloads.models import Deletion, Folder, Model, Standing
+from engine import paths
+from engine.private_files import write_private
 
+__all__ = ["Deletion", "Folder", "Library", "Model", "Standing", "delete", "deletion"]
 
-class Standing(StrEnum):
-    READY = "ready"
-    """Fetched by Headrace and checked: every byte is the hub's."""
-    FOREIGN = "foreign"
-    """Put there by somebody else. Its files are all there and whole by their own headers; nobody
-    has compared checksums."""
-    PARTIAL = "partial"
-    """Something is missing; `note` says what. `request` is set where Headrace began it."""
-    UNAVAILABLE = "unavailable"
-    """Its folder cannot be read now; this is what was seen last."""
-
-
-class Model(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A model in a folder."""
-
-    root: str
-    """The folder that was scanned."""
-    name: str
-    """`organisation/name` of the hub's layout, else the file's or folder's name; with the file's
-    name where a repository holds several models."""
-    path: str
-    """What to load: a folder or a GGUF file."""
-    standing: Standing
-    size: int = 0
-    """Bytes on disk. A blob that two of its files share counts once."""
-    total: int = 0
-    """What `size` will be when a partial model is complete; 0 where nobody knows."""
-    commit: str = ""
-    """The commit of the hub that it is, where the folder's layout tells."""
-    files: tuple[str, ...] = ()
-    """Absolute paths that belong to it, links not followed."""
-    note: str = ""
-    """What is wrong, or worth knowing."""
-    request: Request | None = None
-    """How Headrace fetched it, or was fetching it: `Downloads.add(request)` goes on."""
-
-
-class Folder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One of the folders that are looked through."""
-
-    path: str
-    available: bool = True
-    reason: str = ""
-    """Why it is not available."""
-    models: tuple[Model, ...] = ()
-    size: int = 0
-    """Bytes of all its models; what several share counts once."""
-    free: int = 0
-    """Bytes free on its disk."""
-
-
-class Deletion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What deleting a model does."""
-
-    freed: int
-    """Bytes that become free."""
-    kept: int = 0
-    """Bytes of it that other models use, or that lie outside the folder: they stay."""
-    removed: tuple[str, ...] = ()
-    """Files and links that go, absolute."""
+log = logging.getLogger(__name__)
 
 
 class Library:
@@ -81,25 +28,68 @@ class Library:
 
     def __init__(self, memory: Path | None = None) -> None:
         """`memory` is the file that remembers; by default `library.json` in Headrace's folder."""
-        raise NotImplementedError
+        self._memory = memory or paths.home() / "library.json"
 
     def scan(self, roots: Sequence[Path]) -> tuple[Folder, ...]:
-        """Look through the folders. One that cannot be read is listed with what was seen last."""
-        raise NotImplementedError
+        """Look through the folders. One that cannot be read is listed with what was seen last,
+        and so is one that is there and empty though it held models: a mount point without its
+        drive looks like that. Models that were deleted with `delete` are not missed."""
+        known = self._recall()
+        seen = tuple(_look(root, known.get(str(root.absolute()))) for root in roots)
+        self._remember(known | {folder.path: folder for folder in seen})
+        return seen
 
     def remembered(self, roots: Sequence[Path]) -> tuple[Folder, ...]:
-        """What was seen last, at once and without looking at the disk."""
-        raise NotImplementedError
+        """What was seen last, at once and without looking at the folders."""
+        known = self._recall()
+        every = (str(root.absolute()) for root in roots)
+        return tuple(known.get(path, Folder(path=path)) for path in every)
+
+    def delete(self, model: Model) -> Deletion:
+        """Delete the model's files, and remember it no more. Raises DownloadError.
+
+        Nothing outside of its root goes, and no link is followed out of it."""
+        done = delete(model)
+        self.forget(model)
+        return done
+
+    def forget(self, model: Model) -> None:
+        """Remember it no more, should it be gone for good."""
+        known = self._recall()
+        if (folder := known.get(model.root)) is not None:
+            left = tuple(other for other in folder.models if other.path != model.path)
+            self._remember(known | {folder.path: replace(folder, models=left)})
+
+    def _recall(self) -> dict[str, Folder]:
+        try:
+            folders = msgspec.json.decode(self._memory.read_bytes(), type=list[Folder])
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.DecodeError) as error:
+            log.warning("what models there were is forgotten: %s: %s", self._memory, error)
+            return {}
+        return {folder.path: folder for folder in folders}
+
+    def _remember(self, folders: dict[str, Folder]) -> None:
+        try:
+            write_private(self._memory, msgspec.json.encode(list(folders.values())))
+        except OSError as error:
+            log.warning("what models there are cannot be kept: %s", error)
 
 
-def deletion(model: Model) -> Deletion:
-    """What `delete` would do. Raises DownloadError where the folder is unavailable."""
-    raise NotImplementedError
-
-
-def delete(model: Model) -> Deletion:
-    """Delete the model's files: never outside its root, and no link is followed out of it.
-
-    Raises DownloadError naming what could not be deleted.
-    """
-    raise NotImplementedError
+def _look(root: Path, known: Folder | None) -> Folder:
+    root = root.absolute()
+    reason = ""
+    try:
+        folder = scan.scan(root)
+    except FileNotFoundError:
+        reason = "It is not there. Is its drive connected?"
+    except OSError as error:
+        reason = f"It cannot be read: {error.strerror or error}."
+    else:
+        if folder.models or known is None or not known.models or any(root.iterdir()):
+            return folder
+        reason = "It is empty, and held models. Is its drive connected?"
+    models = known.models if known is not None else ()
+    away = tuple(replace(model, standing=Standing.UNAVAILABLE) for model in models)
+    return Folder(path=str(root), available=False, reason=reason, models=away)

@@ -73,14 +73,15 @@ def unavailable(root: Path) -> DownloadError:
 
 def read_plan(repository: layout.Repository, request: Request) -> Plan | None:
     """What the request came to when it was begun, if it was and is not ready."""
-    return _read(repository.plan(request), Plan)
+    return read_at(repository.plan(request), Plan)
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    return _read(path, Manifest)
+    return read_at(path, Manifest)
 
 
-def _read(path: Path, kind: type[T]) -> T | None:
+def read_at(path: Path, kind: type[T]) -> T | None:
+    """A record of Headrace's in a repository's folder; None where there is none that is whole."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (FileNotFoundError, msgspec.DecodeError):
@@ -219,7 +220,7 @@ class Store:
         return None
 
     def _stamp(self, file: RemoteFile) -> Seen | None:
-        return _read(self.repository.seen(file), Seen)
+        return read_at(self.repository.seen(file), Seen)
 
     def _remember(self, file: RemoteFile, seen: Seen) -> None:
         self.repository.own.mkdir(parents=True, exist_ok=True)
@@ -277,7 +278,7 @@ class Store:
     def _wanted_by_others(self) -> set[str]:
         digests: set[str] = set()
         for path in self.repository.own.glob("*.plan"):
-            plan = _read(path, Plan)
+            plan = read_at(path, Plan)
             if plan is not None and plan.request.id != self.plan.request.id:
                 digests |= {file.digest for file in plan.files}
         return digests

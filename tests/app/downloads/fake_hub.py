@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -70,13 +71,14 @@ class FakeHub:
         self.released = threading.Event()
         self.lock = threading.Lock()
         self.port = 0
+        self.scheme = "http"
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self.scheme}://127.0.0.1:{self.port}"
 
     @contextmanager
-    def running(self) -> Iterator[FakeHub]:
+    def running(self, tls: ssl.SSLContext | None = None) -> Iterator[FakeHub]:
         hub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -94,6 +96,9 @@ class FakeHub:
 
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         server.daemon_threads = True
+        if tls is not None:
+            self.scheme = "https"
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
         self.port = server.server_address[1]
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
