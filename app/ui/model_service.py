@@ -57,6 +57,8 @@ class Look:
     """By path, the bundled model's too."""
     entries: dict[str, Judged] = field(default_factory=dict)
     """By repository, of the catalog."""
+    complete: bool = True
+    """Else the folders are as they were seen last, since some may take long to look at."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,10 @@ class ModelService(QObject):
             return
         self._looking = True
         settings, stats = self._settings(), self._stats()
+        if self._look is None:
+            self._background.run(
+                lambda: _glance(settings, stats), self._have_glanced, self._cannot_look
+            )
         self._background.run(
             lambda: _look_around(settings, stats), self._have_looked, self._cannot_look
         )
@@ -163,7 +169,7 @@ class ModelService(QObject):
             self._tell(error)
             self.refresh()
 
-        self._background.run(lambda: library.delete(model), done, failed)
+        self._background.run(lambda: Library().delete(model), done, failed)
 
     def save_token(self, text: str, then: Callable[[], None]) -> None:
         self._background.run(lambda: token.save_token(text), lambda _: then(), self._tell)
@@ -206,6 +212,11 @@ class ModelService(QObject):
             self._bench.close()
         self._background.close()
 
+    def _have_glanced(self, look: Look) -> None:
+        if self._look is None:
+            self._look = look
+            self.looked.emit(look)
+
     def _have_looked(self, look: Look) -> None:
         self._looking = False
         self._look = look
@@ -229,6 +240,13 @@ class ModelService(QObject):
 def roots(settings: Settings) -> list[Path]:
     """The folders in which models are looked for."""
     return [layout.hub_cache(), *(Path(folder) for folder in settings.model_folders)]
+
+
+def _glance(settings: Settings, stats: Stats) -> Look:
+    """What can be said without looking at the folders."""
+    pc = _with_engine_s_memory(this_pc(), stats)
+    entries = {entry.repo: _judge_entry(entry, settings, pc) for entry in catalog().models}
+    return Look(pc, Library().remembered(roots(settings)), {}, entries, complete=False)
 
 
 def _look_around(settings: Settings, stats: Stats) -> Look:

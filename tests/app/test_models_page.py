@@ -60,7 +60,8 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
 def look(headrace: Headrace, qtbot: QtBot) -> window.MainWindow:
     """Open the page and wait for what it finds."""
     headrace.window.open_page(window.MODELS)
-    qtbot.waitUntil(lambda: headrace.models.look is not None, timeout=PATIENCE_MS)
+    models = headrace.models
+    qtbot.waitUntil(lambda: models.look is not None and models.look.complete, timeout=PATIENCE_MS)
     return headrace.window
 
 

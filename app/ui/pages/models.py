@@ -164,7 +164,7 @@ class ModelsPage(QScrollArea):
             _focus(self, focused)
 
     def _show_library(self, look: Look) -> None:
-        self._library_note.hide()
+        self._library_note.setVisible(not look.complete)
         _clear(self._library)
         box = self._library.layout()
         assert box is not None
@@ -175,11 +175,11 @@ class ModelsPage(QScrollArea):
         box.addWidget(bundled)
         for folder in look.folders:
             box.addWidget(rule())
-            box.addWidget(self._folder_line(folder))
+            box.addWidget(self._folder_line(folder, known=look.complete))
             for model in folder.models:
                 box.addWidget(self._model_row(model, look.models.get(model.path, Judged())))
 
-    def _folder_line(self, folder: Folder) -> QWidget:
+    def _folder_line(self, folder: Folder, *, known: bool) -> QWidget:
         made = QWidget()
         line = row(12)
         line.setContentsMargins(0, 12, 0, 4)
@@ -187,8 +187,9 @@ class ModelsPage(QScrollArea):
         place = label(folder.path, "modelName", wrap=True)
         place.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         words.addWidget(place)
-        words.addWidget(label(model_words.folder_words(folder), "hint", wrap=True))
-        if not folder.models and folder.available:
+        if known:
+            words.addWidget(label(model_words.folder_words(folder), "hint", wrap=True))
+        if known and not folder.models and folder.available:
             words.addWidget(label("No models are here yet.", "muted"))
         line.addLayout(words, 1)
         if folder.path in self._store.now.model_folders:
