@@ -163,6 +163,7 @@ class MainWindow(QMainWindow):
         engine = self._engine
         self.rail.chosen.connect(self.open_page)
         engine.view_changed.connect(self._show_view)
+        engine.view_changed.connect(self._look_at_models)
         engine.stats_changed.connect(self._show_stats)
         engine.endpoint_changed.connect(self.header.chip.show_endpoint)
         engine.endpoint_changed.connect(lambda _: self._show_view(engine.view))
@@ -223,10 +224,20 @@ class MainWindow(QMainWindow):
         """Let the engine run this model from now on: a path, or the bundled model's name."""
         self._store.update(model=model)
         self.settings.show_settings()
-        if self._engine.view.phase in RUNNING:
+        if self._engine.view.outside and self._engine.port_held_outside:
+            self.models.banner.show_problem(
+                "The model is chosen, but an engine that was started outside the app runs now.",
+                "End that one, or choose another port in Settings and apply it.",
+            )
+        elif self._engine.view.phase in RUNNING:
             self._apply_settings()
         else:
             self._engine.start()
+
+    def _look_at_models(self, view: EngineView) -> None:
+        """What the engine holds or gives back changes what fits."""
+        if view.phase in (Phase.READY, Phase.STOPPED) and self.models.isVisible():
+            self._model_service.refresh()
 
     def _download(self, request: Request, use_it: bool) -> None:
         if use_it:

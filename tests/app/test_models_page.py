@@ -16,11 +16,12 @@ from app.core import settings
 from app.core.catalog import catalog
 from app.core.downloads import layout, token
 from app.core.downloads.records import Request, State
-from app.core.supervisor import Phase
+from app.core.supervisor import EngineView, Phase
 from app.ui import model_service, window
 from app.ui.add_model_dialog import CHECK, CHOOSE, WATCH, AddModelDialog
 from app.ui.application import Headrace
 from app.ui.confirm_dialog import ConfirmDialog
+from app.ui.engine_service import EngineService
 from app.ui.widgets.model_row import ModelRow
 from engine import paths
 from engine.memory.pc import Gpu, Pc, Rate, with_figures
@@ -192,6 +193,40 @@ class TestPage:
         )
         assert settings.load().model_folders == ()
         assert (folder / "small" / "config.json").exists()
+
+    def test_the_tab_key_goes_from_the_top_to_the_bottom(
+        self, open_app: Opener, qtbot: QtBot, tmp_path: Path
+    ) -> None:
+        shutil.copytree(paths.demo_model(), tmp_path / "mine" / "small")
+        headrace = open_app(model_folders=(str(tmp_path / "mine"),))
+        page = look(headrace, qtbot).models
+        headrace.models.refresh()  # rows are made anew
+        with qtbot.waitSignal(headrace.models.looked, timeout=PATIENCE_MS):
+            pass
+        stops: list[QWidget] = [page.measure]
+        while (at := stops[-1].nextInFocusChain()) is not page.measure:
+            stops.append(at)
+        controls = [stop for stop in stops if stop.focusPolicy() & Qt.FocusPolicy.TabFocus]
+        assert controls[1:3] == [page.filter, page.only_fitting]
+        catalogued = [stop for stop in controls if page._catalog.isAncestorOf(stop)]
+        assert controls[3 : 3 + len(catalogued)] == catalogued
+        library = [stop for stop in controls if page._library.isAncestorOf(stop)]
+        assert controls[-len(library) :] == library, "before the measuring, as on the page"
+        assert len(library) >= 3
+        for group in (catalogued, library):
+            heights = [stop.mapTo(page.widget(), stop.rect().topLeft()).y() for stop in group]
+            assert heights == sorted(heights)
+
+    def test_a_model_for_which_the_port_is_not_free_is_told(
+        self, open_app: Opener, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        headrace = open_app()
+        page = look(headrace, qtbot).models
+        headrace.engine.supervisor.view = EngineView(phase=Phase.READY, ours=False)
+        monkeypatch.setattr(EngineService, "port_held_outside", property(lambda _: True))
+        headrace.window.use_model("demo")
+        assert "outside the app" in page.banner.text
+        headrace.engine.supervisor.view = EngineView()
 
     def test_every_control_has_a_name_of_its_own(self, open_app: Opener, qtbot: QtBot) -> None:
         main = look(open_app(), qtbot)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 from PySide6.QtCore import Qt, Signal
@@ -160,6 +161,7 @@ class ModelsPage(QScrollArea):
         self._rates.setText(fit_words.rates(look.pc))
         self._show_library(look)
         self._show_catalog(look)
+        self._order()
         if focused:
             _focus(self, focused)
 
@@ -257,6 +259,13 @@ class ModelsPage(QScrollArea):
             shown += visible
         self._nothing.setVisible(bool(self.catalog_rows) and not shown)
 
+    def _order(self) -> None:
+        """Rows that are made anew come last for the Tab key, until they are put in their place."""
+        chain = _buttons(self._on_the_way) + _buttons(self._library)
+        chain += [self.measure, self.filter, self.only_fitting, *_buttons(self._catalog)]
+        for before, after in pairwise(chain):
+            QWidget.setTabOrder(before, after)
+
     def _judge(self, made: ModelRow, judged: Judged) -> None:
         if judged.fit is None:
             made.badge.show_words(judged.problem)
@@ -283,6 +292,7 @@ class ModelsPage(QScrollArea):
                 self._jobs[job.id] = self._make_job(job)
                 self._on_the_way.body.addWidget(self._jobs[job.id])
         self._on_the_way.setVisible(bool(jobs))
+        self._order()
 
     def _make_job(self, job: Job) -> DownloadRow:
         made = DownloadRow(job)
@@ -344,6 +354,11 @@ def _same(now: str, model: str) -> bool:
         return now == model
     path = model_path(now)
     return path is not None and path == Path(model)
+
+
+def _buttons(parent: QWidget) -> list[QWidget]:
+    """In the order in which they were made, which is that of the rows."""
+    return list(parent.findChildren(QPushButton))
 
 
 def _clear(parent: QWidget) -> None:
