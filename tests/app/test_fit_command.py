@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ from app import cli
 from app.core import fit_words
 from app.core.catalog import catalog
 from app.core.fit_command import estimate
+from engine import paths
 from engine.memory import machine_profile
 from engine.memory.machine_profile import Measured
 from engine.memory.pc import Pc, Rate, processor, this_pc, with_figures
+from tests.app.downloads.fake_hub import FakeHub
 
 PC = Pc(32 * 10**9, 30 * 10**9, 8, Rate(40e9, "measured on 2026-11-30", measured=True))
 SHAPE = catalog().models[5]
@@ -67,10 +70,25 @@ def test_json_has_figures_and_no_words_to_parse(capsys: pytest.CaptureFixture[st
 
 
 def test_a_folder_that_holds_no_model_is_an_error(
-    capsys: pytest.CaptureFixture[str], tmp_path: Any
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert cli.main(["fit", str(tmp_path)]) == 1
     assert "holds no model" in capsys.readouterr().err
+
+
+def test_a_repository_that_the_catalog_does_not_have_is_asked_of_the_hub(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    files = {"config.json": (paths.demo_model() / "config.json").read_bytes()}
+    files["model.safetensors"] = b"never fetched"
+    with FakeHub(files).running() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        said = run(capsys, "org/model", "--ram", "8", "--vram", "0")
+        assert "org/model: qwen2_moe, nvfp4" in said and "Fits" in said
+        assert hub.served("model.safetensors") == []
+        assert cli.main(["fit", "org/nothing"]) == 1
+    assert "org/nothing" in capsys.readouterr().err
 
 
 class TestWords:

@@ -194,6 +194,26 @@ class TestPage:
         assert settings.load().model_folders == ()
         assert (folder / "small" / "config.json").exists()
 
+    def test_measuring_that_fails_says_why(
+        self, open_app: Opener, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HEADRACE_DEBUG_NATIVE", "0")
+        headrace = open_app()
+        page = look(headrace, qtbot).models
+        page.measure.click()
+        assert not page.measure.isEnabled() and page.measure.text() == "Measuring…"
+        qtbot.waitUntil(page.measure.isEnabled, timeout=PATIENCE_MS)
+        assert page.banner.text.startswith("This PC could not be measured: ")
+        assert len(page.banner.text) > 50, "the bench's own sentence"
+
+    @pytest.mark.full
+    def test_measuring_replaces_what_was_assumed(self, open_app: Opener, qtbot: QtBot) -> None:
+        headrace = open_app()
+        page = look(headrace, qtbot).models
+        assert "Host memory: 20.0 GB/s (not measured yet" in page.machine
+        page.measure.click()
+        qtbot.waitUntil(lambda: "(measured on" in page.machine, timeout=5 * PATIENCE_MS)
+
     def test_the_tab_key_goes_from_the_top_to_the_bottom(
         self, open_app: Opener, qtbot: QtBot, tmp_path: Path
     ) -> None:
