@@ -214,6 +214,9 @@ class ModelsPage(QScrollArea):
                 self._add_use(made, model.path)
         else:
             made.badge.show_words("")
+        if model.request is not None and model.request.id in self._jobs:
+            made.add_state("See downloads")
+            return made
         if model.standing is Standing.PARTIAL and model.request is not None:
             request = model.request
             go_on = made.add_button("Go on")
@@ -283,7 +286,8 @@ class ModelsPage(QScrollArea):
 
     def _show_jobs(self) -> None:
         jobs = [job for job in self._downloads.jobs if job.state is not State.READY]
-        for gone in set(self._jobs) - {job.id for job in jobs}:
+        before = set(self._jobs)
+        for gone in before - {job.id for job in jobs}:
             self._jobs.pop(gone).deleteLater()
         for job in jobs:
             if job.id in self._jobs:
@@ -292,7 +296,10 @@ class ModelsPage(QScrollArea):
                 self._jobs[job.id] = self._make_job(job)
                 self._on_the_way.body.addWidget(self._jobs[job.id])
         self._on_the_way.setVisible(bool(jobs))
-        self._order()
+        if before != set(self._jobs):
+            self._order()
+            if self.isVisible():  # what is on disk is another, and what can be done with it
+                self._models.refresh()
 
     def _make_job(self, job: Job) -> DownloadRow:
         made = DownloadRow(job)
@@ -326,6 +333,8 @@ class ModelsPage(QScrollArea):
     def _ask_to_delete(self, model: Model) -> None:
         def ask(deletion: Deletion) -> None:
             words = model_words.deletion_words(model.name, deletion)
+            if _same(self._store.now.model, model.path):
+                words = f"It is the model that the engine is set to. {words}"
             title = f"Delete {model.name}?"
             ConfirmDialog(self, title, words, "Delete", lambda: self._models.delete(model)).open()
 
