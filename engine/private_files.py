@@ -21,14 +21,16 @@ def write_private(path: Path, content: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-        _replace(draft, path)
+        replace(draft, path)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
 
 
-def _replace(draft: Path, path: Path) -> None:
-    """Windows refuses while another program has the file open, which readers do for a moment."""
+def replace(draft: Path, path: Path) -> None:
+    """`draft.replace(path)`, tried again where Windows refuses. Raises OSError.
+
+    It refuses while another program has the file open, which readers do for a moment."""
     for _ in range(_REPLACE_TRIES):
         try:
             draft.replace(path)

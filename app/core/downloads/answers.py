@@ -16,6 +16,7 @@ from app.core.downloads.errors import DownloadError
 from app.core.downloads.records import Plan, RemoteFile, Request
 
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+_WINDOW = re.compile(r";\s*t=(\d+)")
 _MAX_PAUSE_S = 3600.0
 
 
@@ -147,8 +148,12 @@ def bytes_before(answer: httpx2.Response, file: RemoteFile, offset: int) -> int:
 
 
 def _pause(answer: httpx2.Response) -> float | None:
-    """Retry-After: seconds, or a date."""
+    """Retry-After: seconds, or a date. The hub itself says in RateLimit when its window ends, as
+    draft-ietf-httpapi-ratelimit-headers has it."""
     value = answer.headers.get("Retry-After", "").strip()
+    if not value:
+        match = _WINDOW.search(answer.headers.get("RateLimit", ""))
+        value = match[1] if match and answer.status_code == 429 else ""
     if not value:
         return None
     if value.isdecimal():

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from app.core.downloads.errors import DownloadError
+from engine.private_files import replace
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _GONE = {
@@ -63,15 +64,15 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Replace a file at once and durably. Raises OSError."""
-    draft = path.with_name(f"{path.name}.new")
+def write_whole(path: Path, content: bytes, draft: Path | None = None) -> None:
+    """Replace a file at once and durably; `draft` is where it is written first. Raises OSError."""
+    draft = draft or path.with_name(f"{path.name}.new")
     try:
         with draft.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        draft.replace(path)
+        replace(draft, path)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
+from app.core import settings
 from app.core.downloads.records import Kept
 from engine import paths
-from engine.private_files import write_private
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,6 @@ class JobFile:
     def save(self, jobs: list[Kept]) -> None:
         """A full disk must not end the app: the log says that the list is not kept."""
         try:
-            write_private(self._path, msgspec.json.encode(jobs))
+            settings.write_private(self._path, msgspec.json.encode(jobs))
         except OSError as error:
             log.warning("the list of downloads cannot be kept: %s", error)

@@ -12,11 +12,11 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from app.core import settings
 from app.core.downloads import scan
 from app.core.downloads.deletion import delete, deletion
 from app.core.downloads.models import Deletion, Folder, Model, Standing
 from engine import paths
-from engine.private_files import write_private
 
 __all__ = ["Deletion", "Folder", "Library", "Model", "Standing", "delete", "deletion"]
 
@@ -32,8 +32,7 @@ class Library:
 
     def scan(self, roots: Sequence[Path]) -> tuple[Folder, ...]:
         """Look through the folders. One that cannot be read is listed with what was seen last,
-        and so is one that is there and empty though it held models: a mount point without its
-        drive looks like that. Models that were deleted with `delete` are not missed."""
+        and so is an empty one where another folder held models: a mount point without its drive."""
         known = self._recall()
         seen = tuple(_look(root, known.get(str(root.absolute()))) for root in roots)
         self._remember(known | {folder.path: folder for folder in seen})
@@ -72,7 +71,7 @@ class Library:
 
     def _remember(self, folders: dict[str, Folder]) -> None:
         try:
-            write_private(self._memory, msgspec.json.encode(list(folders.values())))
+            settings.write_private(self._memory, msgspec.json.encode(list(folders.values())))
         except OSError as error:
             log.warning("what models there are cannot be kept: %s", error)
 
@@ -87,9 +86,10 @@ def _look(root: Path, known: Folder | None) -> Folder:
     except OSError as error:
         reason = f"It cannot be read: {error.strerror or error}."
     else:
-        if folder.models or known is None or not known.models or any(root.iterdir()):
+        held = known is not None and known.models and known.identity != folder.identity
+        if folder.models or not held or any(root.iterdir()):
             return folder
         reason = "It is empty, and held models. Is its drive connected?"
-    models = known.models if known is not None else ()
-    away = tuple(replace(model, standing=Standing.UNAVAILABLE) for model in models)
-    return Folder(path=str(root), available=False, reason=reason, models=away)
+    known = known or Folder(path=str(root))
+    away = tuple(replace(model, standing=Standing.UNAVAILABLE) for model in known.models)
+    return replace(known, available=False, reason=reason, models=away, size=0, free=0)

@@ -58,6 +58,8 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Bytes of all its models; what several share counts once."""
     free: int = 0
     """Bytes free on its disk."""
+    identity: str = ""
+    """Device and inode: a mount point without its drive has others than the drive had."""
 
 
 class Deletion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

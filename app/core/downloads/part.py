@@ -17,6 +17,7 @@ from pathlib import Path
 from app.core.downloads.durable import disk_fault, sync_folder
 from app.core.downloads.errors import DownloadError
 from app.core.downloads.records import RemoteFile
+from engine.private_files import replace
 
 BLOCK = 1 << 20
 _SYNC = 64 * BLOCK
@@ -118,7 +119,7 @@ class Part:
             self._require_size()
             self._close_files()
             blob.parent.mkdir(parents=True, exist_ok=True)
-            self._path.replace(blob)
+            replace(self._path, blob)
             sync_folder(blob.parent)
             self._sums.unlink(missing_ok=True)
         except OSError as error:

@@ -30,8 +30,10 @@ def scan(root: Path) -> Folder:
     _look(root, root, _DEPTH, models)
     models.sort(key=lambda model: (model.name.lower(), model.path))
     sizes = {key: size for model in models for key, size in _sizes(model.files).items()}
+    state = root.stat()
     return Folder(
         path=str(root),
+        identity=f"{state.st_dev}:{state.st_ino}",
         models=tuple(models),
         size=sum(sizes.values()),
         free=shutil.disk_usage(root).free,

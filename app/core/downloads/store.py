@@ -171,7 +171,8 @@ class Store:
         if not layout.is_commit(plan.request.revision):
             ref = repository.ref(plan.request.revision)
             ref.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(ref, plan.commit.encode())
+            # The hub's client takes every file beside it for a branch.
+            write_whole(ref, plan.commit.encode(), draft=repository.own / "ref.new")
         manifest = Manifest(plan=plan, seen=self._seen, ready_at=time.time())
         write_whole(repository.ready(plan), msgspec.json.encode(manifest))
         self._tidy()

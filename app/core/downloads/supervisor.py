@@ -169,6 +169,13 @@ class Downloads:
         self._save()
         return self._stop(job_id) if job_id in self._workers else self._discard(job_id)
 
+    def forget(self, job_id: str) -> list[Action]:
+        """Drop a download that does not run from the list. What it has fetched stays on disk, as
+        where its drive is gone for good."""
+        if job_id in self._jobs and job_id not in self._workers:
+            self._forget(job_id)
+        return self._start_next()
+
     def shut_down(self) -> list[Action]:
         """The app ends: every worker is asked to stop. What ran goes on at the next `begin`."""
         return [action for job_id in self._workers for action in self._stop(job_id)]
@@ -293,6 +300,7 @@ class Downloads:
 
     def _ready(self, job_id: str, event: Ready) -> None:
         total = self._jobs[job_id].total
+        self._begun.discard(job_id)  # should it be deleted, it may be begun anew
         self._change(job_id, state=State.READY, path=event.path, done=total, rate=0.0, left_s=None)
         self._save()
 

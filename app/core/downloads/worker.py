@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import BinaryIO, TypeVar
@@ -180,6 +181,7 @@ class _Reporter:
         self._worker, self._meter = worker, meter
         self._ended = threading.Event()
         self._last: Event | None = None
+        self._until = 0.0
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> None:
@@ -195,13 +197,17 @@ class _Reporter:
             self._tell()
 
     def _tell(self) -> None:
-        now, last = self._meter.report(), self._last
-        same_wait = (
-            isinstance(now, Waiting) and isinstance(last, Waiting) and now.reason == last.reason
-        )
-        if now != last and not same_wait:
-            self._worker.tell(now)
-            self._last = now
+        now = self._meter.report()
+        if isinstance(now, Waiting):
+            # Told once a wait, not again while the time that was told runs down.
+            until = time.monotonic() + now.seconds
+            if abs(until - self._until) < 2 * REPORT_S:
+                return
+            self._until = until
+        elif now == self._last:
+            return
+        self._worker.tell(now)
+        self._last = now
 
 
 def _discard(repository: layout.Repository, request: Request) -> Event:

@@ -194,6 +194,27 @@ def test_what_cannot_be_discarded_stays_in_the_list(downloads: Downloads) -> Non
     assert (job.state, job.fault) == (State.FAILED, fault)
 
 
+def test_a_download_can_be_forgotten_where_it_cannot_be_discarded(downloads: Downloads) -> None:
+    downloads.add(A)
+    assert downloads.forget(A.id) == []  # it runs
+    assert state(downloads, A) is State.STARTING
+    fault = Fault(code="folder_unavailable", message="away")
+    downloads.received(A.id, line(Failed(fault=fault)))
+    downloads.exited(A.id)
+    downloads.forget(A.id)
+    assert downloads.jobs == ()
+    assert JobFile().load() == []
+
+
+def test_a_ready_one_that_was_deleted_can_be_fetched_anew(downloads: Downloads) -> None:
+    downloads.add(A)
+    downloads.received(A.id, planned(A))
+    downloads.received(A.id, line(Ready(path="/m")))
+    downloads.exited(A.id)
+    (start,) = downloads.add(A)
+    assert task(start) == Fetch(request=A)
+
+
 def test_a_worker_that_does_not_stop_is_killed(downloads: Downloads, clock: Clock) -> None:
     downloads.add(A)
     downloads.pause(A.id)

@@ -175,6 +175,12 @@ def test_the_wait_that_the_hub_asks_for_is_told(hub: FakeHub, fetch: Fetcher) ->
     assert "429" in waits[0].reason
 
 
+def test_the_end_of_the_hubs_window_is_waited_for(hub: FakeHub, fetch: Fetcher) -> None:
+    hub.faults[""] = Fault(times=1, status=429, headers={"RateLimit": '"api";r=0;t=1'})
+    waits = [event for event in fetch() if isinstance(event, Waiting)]
+    assert [wait.seconds for wait in waits] == [1]
+
+
 def test_a_date_to_retry_after_is_read(hub: FakeHub, fetch: Fetcher) -> None:
     date = email.utils.formatdate(time.time() + 1, usegmt=True)
     hub.faults[""] = Fault(times=1, status=503, headers={"Retry-After": date})

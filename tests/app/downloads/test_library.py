@@ -149,6 +149,14 @@ def test_a_deleted_model_is_not_missed(hub: FakeHub, root: Path, fetch: Fetcher)
     assert (folder.available, folder.models) == (True, ())
 
 
+def test_an_emptied_folder_is_not_an_unavailable_one(root: Path) -> None:
+    shutil.copytree(paths.demo_model(), root / "demo")
+    assert one(root).name == "demo"
+    shutil.rmtree(root / "demo")  # by somebody else
+    (folder,) = Library().scan([root])
+    assert (folder.available, folder.models) == (True, ())
+
+
 def test_what_two_models_share_is_counted_once_and_stays(
     hub: FakeHub, root: Path, fetch: Fetcher
 ) -> None:
