@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 
 from engine.errors import OutOfMemory
+from engine.experts import regime
+from engine.experts.copies import Copies
 from engine.experts.holding import Hold
+from engine.experts.regime import Absence, StreamMode
 from engine.experts.residency import Residency
 from engine.experts.slots import SlotPool
 from engine.experts.store import (
@@ -22,6 +25,7 @@ from engine.experts.store import (
     layers_by_stride,
     pool_needs,
 )
+from engine.experts.stream import PoolStream
 from engine.kernels.gather import Banks, gather_blobs
 from engine.kernels.moe import moe_combine, moe_expert_rows, moe_experts
 from engine.kernels.residency import ABSENT, Route
@@ -37,11 +41,12 @@ class ExpertCounters:
     """Since the start. An expert counts once for each layer and step that routes a token to it."""
 
     hits: int = 0
-    """It was in a slot."""
+    """It was in a slot; of a streamed step, and was not sent."""
     misses: int = 0
-    """It was not. On `cpu` there are neither hits nor misses."""
+    """It was not, or was sent. On `cpu` there are neither hits nor misses."""
     fills: int = 0
-    """Blobs copied into slots."""
+    """Blobs copied into slots. A streamed step sends experts before it is known whether any token
+    is routed to them, so there may be more of them than misses."""
     link_bytes: int = 0
     """Bytes of those blobs."""
     host_experts: int = 0
@@ -61,6 +66,7 @@ class _Pool:
     """Experts of its layers."""
     banks: Banks | None
     """What a GPU reads its layers from by itself: None unless all of them are pinned."""
+    stream: PoolStream
     complete: bool = False
     """Every expert has a slot, so nothing is missed."""
 
@@ -91,15 +97,21 @@ class ExpertRuntime:
         self._pool_of: dict[int, _Pool] = {}
         if not device.has_slots:
             return
+        self._copies = Copies(device)
         groups = layers_by_stride(store.plans)
         for group, need, count in zip(groups, pool_needs(store.plans), slots, strict=True):
             layers = [plan.layer for plan in group]
+            pool_slots = SlotPool(device, need.stride, count, need.blobs)
+            residency = Residency(
+                len(group), self._experts, count, most=need.blobs, device=device.torch
+            )
             pool = _Pool(
-                SlotPool(device, need.stride, count, need.blobs),
-                Residency(len(group), self._experts, count, most=need.blobs, device=device.torch),
+                pool_slots,
+                residency,
                 {layer: row for row, layer in enumerate(layers)},
                 need.blobs,
                 self._banks(layers),
+                PoolStream(store, pool_slots, residency, layers, self._copies),
             )
             self._pools.append(pool)
             self._pool_of.update(dict.fromkeys(pool.rows, pool))
@@ -161,6 +173,9 @@ class ExpertRuntime:
         if ids.numel() == 0:
             return torch.zeros_like(x)
         plan = self.store.plan(layer)
+        pool = self._pool_of.get(layer)
+        if pool is not None and pool.stream.active:
+            return pool.stream(pool.rows[layer], plan.spec, x, ids, weights, singles)
         if self.never_waits(layer, ids.numel()):
             return self._at_once(plan, x, ids, weights, singles)
         distinct = sorted(set(ids.reshape(-1).tolist()))
@@ -211,12 +226,7 @@ class ExpertRuntime:
         weights: Tensor,
         singles: int,
     ) -> Tensor:
-        """Resident experts first, with as many fills as find a slot; the rest in further groups.
-
-        A prefill chunk goes the same way: it fetches the experts it routes to, one layer at a time,
-        and nothing arrives ahead of its layer. Streaming through a ring belongs to the GPU's
-        prefill and changes how bytes arrive, not what is computed here.
-        """
+        """Resident experts first, with as many fills as find a slot; the rest in further groups."""
         pool = self._pool_of[plan.layer]
         rows = torch.empty((*ids.shape, x.shape[1]), dtype=torch.float32, device=x.device)
         waiting = torch.tensor(experts, device=ids.device)
@@ -247,16 +257,46 @@ class ExpertRuntime:
                 pool.residency.release(pool.rows[layer], expert)
             raise
 
-    def begin_step(self) -> None:
+    def begin_step(
+        self, routes: int = 0, mode: StreamMode = "auto", *, seeds: bool = False
+    ) -> None:
+        """A step of so many routes in each layer begins. Where streaming its experts is predicted
+        to be faster than fetching what is routed to, the host waits for the residency and streams
+        them; 0 routes, as in a captured graph, wait for nothing. `seeds`: a prompt ends with this
+        step, see `seed`. `end_step` follows in any case, also where this raises."""
         self._in_step = True
         for pool in self._pools:
-            pool.residency.begin_step()
+            if not (self._is_streamed(pool, routes, mode) and self._stream(pool, mode, seeds)):
+                pool.residency.begin_step()
+
+    def _is_streamed(self, pool: _Pool, routes: int, mode: StreamMode) -> bool:
+        readable = pool.banks is not None or self.device.in_host_memory
+        if not routes or mode == "never" or self.on_routing is not None:
+            return False
+        if pool.complete or not readable:
+            return False
+        absent = pool.blobs - pool.residency.counts().used
+        if mode != "auto":
+            return absent > 0
+        absence = Absence(routes, self._experts, len(pool.rows), absent * pool.slots.stride)
+        return regime.streams(absence, self.link_bytes_per_s)
+
+    def _stream(self, pool: _Pool, mode: StreamMode, seeds: bool) -> bool:
+        return pool.stream.begin(seeds=seeds, overlaps=mode != "serial")
 
     def end_step(self) -> None:
         """A safe point begins: no kernel reads what a resize is about to move."""
         self._in_step = False
         for pool in self._pools:
+            pool.stream.end()
             pool.residency.publish()
+
+    def seed(self) -> None:
+        """Once a prompt's last step has ended and its results are out: have in slots what the
+        prompt used most. Nothing happens after other steps."""
+        for pool in self._pools:
+            if pool.stream.seed():
+                pool.residency.publish()
 
     def resize(self, slots: Sequence[int]) -> None:
         """Have these many slots in each pool, keeping the hot ones. Only between steps.
@@ -273,6 +313,11 @@ class ExpertRuntime:
             else:
                 pool.slots.move(pool.residency.resize(count))
                 pool.slots.resize(count)
+
+    @property
+    def link_bytes_per_s(self) -> float:
+        """As measured by the last streamed step, or what is assumed before."""
+        return self._copies.rate() or regime.LINK_BYTES_PER_S
 
     @property
     def pools(self) -> tuple[tuple[SlotPool, Residency], ...]:

@@ -9,8 +9,12 @@ from torch import Tensor
 
 from engine.experts.residency import Move
 from engine.memory.arena import Arena
-from engine.memory.device import Device
+from engine.memory.device import Device, driver_of
 from engine.native.library import library
+
+LARGEST_COPY = 8 << 20
+"""Bytes: enough for the link's rate, and little enough to wait for where another stream's small
+copy comes in between."""
 
 
 def runs(fills: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
@@ -57,10 +61,25 @@ class SlotPool:
         In the order of the current stream. From pinned memory the copy engine copies, and this
         returns before it has.
         """
+        if not self._in_host_memory:
+            # One call each: a streamed prompt makes thousands of copies.
+            self._copy_in(bank, fills)
+            return
         self._settle()
         for expert, slot, count in runs(fills):
-            source = bank[expert : expert + count]
-            self.bank[slot : slot + count].copy_(source, non_blocking=True)
+            self.bank[slot : slot + count].copy_(bank[expert : expert + count])
+
+    def _copy_in(self, bank: Tensor, fills: Sequence[tuple[int, int]]) -> None:
+        source, target, stride = bank.data_ptr(), self.bank.data_ptr(), self.stride
+        most = max(1, LARGEST_COPY // stride)
+        copies = (
+            (target + (slot + n) * stride, source + (expert + n) * stride, many * stride)
+            for expert, slot, count in runs(fills)
+            for n in range(0, count, most)
+            for many in (min(most, count - n),)
+        )
+        device = self.bank.device
+        driver_of(device).copy_in(copies, torch.cuda.current_stream(device).cuda_stream)
 
     def move(self, moves: Iterable[Move]) -> None:
         self._settle()

@@ -93,9 +93,11 @@ class Tables:
             free=full(0, most),
         )
 
-    def to(self, device: torch.device) -> Tables:
-        """Themselves if they are there already, else copies."""
-        return Tables(**{each.name: getattr(self, each.name).to(device) for each in fields(self)})
+    def clone(self, device: torch.device) -> Tables:
+        """Copies on this device."""
+        return Tables(
+            **{each.name: getattr(self, each.name).to(device, copy=True) for each in fields(self)}
+        )
 
     def copy_(self, other: Tables) -> None:
         """Take the content of other tables of the same shapes."""

@@ -80,6 +80,14 @@ class StepRunner:
     def run(self, plan: Plan, requests: Mapping[int, Request]) -> list[Outcome]:
         """Compute a plan. What this raises concerns the step as a whole; a sampler's error or
         logits that are no numbers concern one member and stand in its outcome."""
+        try:
+            return self._run(plan, requests)
+        finally:
+            # After sampling: the first token does not wait for what later ones use.
+            if self._parts.experts is not None:
+                self._parts.experts.seed()
+
+    def _run(self, plan: Plan, requests: Mapping[int, Request]) -> list[Outcome]:
         outcomes = [Outcome(piece) for piece in plan.pieces]
         sampling = [outcome for outcome in outcomes if outcome.piece.samples]
         making = self._masks.begin([requests[each.request].allowed for each in sampling])
@@ -125,9 +133,11 @@ class StepRunner:
 
     def _by_layers(self, plan: Plan) -> torch.Tensor:
         parts = self._parts
-        if parts.experts is not None:
-            parts.experts.begin_step()
         try:
+            if parts.experts is not None:
+                routes = sum(piece.length for piece in plan.pieces) * parts.top_k
+                seeds = any(piece.prefill and piece.samples for piece in plan.pieces)
+                parts.experts.begin_step(routes, self._debug.stream, seeds=seeds)
             return parts.model.forward(self._batches.build(plan), parts.kv, parts.states)
         finally:
             if parts.experts is not None:

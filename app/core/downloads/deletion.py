@@ -47,7 +47,7 @@ def delete(model: Model) -> Deletion:
 
 def _repository(model: Model) -> layout.Repository | None:
     """The repository of a hub cache that the model lies in."""
-    for folder in Path(model.path).parents:
+    for folder in (Path(model.path), *Path(model.path).parents):
         name = hub_layout.repository_name(folder.name)
         if name is not None and Path(model.root) in folder.parents:
             return layout.Repository(folder.parent, name)

@@ -115,6 +115,21 @@ class _Cached:
         ]
 
     def models(self) -> Iterator[Model]:
+        found = [*self._found()]
+        yield from found
+        if not found and (begun := sorted((self._folder / "blobs").glob("*.incomplete"))):
+            files = tuple(map(str, begun))
+            yield Model(
+                root=str(self._root),
+                name=self._name,
+                path=str(self._folder),
+                standing=Standing.PARTIAL,
+                size=sum(_sizes(files).values()),
+                files=files,
+                note="Another program has begun to fetch it.",
+            )
+
+    def _found(self) -> Iterator[Model]:
         for plan in self._plans():
             yield self._unfinished(plan)
         snapshots = self._folder / "snapshots"

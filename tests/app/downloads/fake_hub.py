@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import ssl
@@ -17,10 +18,12 @@ from urllib.parse import unquote, urlsplit
 COMMIT = "1" * 40
 
 
+@functools.lru_cache
 def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+@functools.lru_cache
 def git_sha1(content: bytes) -> str:
     """As `git hash-object` has it."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()

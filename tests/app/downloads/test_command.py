@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from app.core.downloads.errors import DownloadError
+from app.core.downloads.layout import Repository
+from app.core.downloads.store import claimed
 from tests.app.downloads.checks import check_whole, repository
 from tests.app.downloads.fake_hub import FakeHub, Fault
 from tests.project.checkout import ROOT
@@ -75,6 +78,28 @@ def test_interrupted_it_says_how_to_go_on(hub: FakeHub, root: Path) -> None:
     hub.faults.clear()
     assert download(hub, hub.repo, "--to", str(root)).returncode == 0
     assert hub.served(FIRST)[-1]["Range"] == f"bytes={1 << 20}-"
+
+
+def test_a_worker_ends_with_the_one_that_started_it(hub: FakeHub, root: Path) -> None:
+    hub.faults[FIRST] = Fault(stall=2_000_000)
+    running = subprocess.Popen(
+        command(hub.repo, "--to", str(root)), cwd=ROOT, stderr=subprocess.DEVNULL
+    )
+    part = repository(root) / ".headrace" / f"{hub.digest(FIRST)}.part"
+    while not part.exists() or part.stat().st_size < 2_000_000:
+        time.sleep(0.02)
+    running.kill()
+    running.wait()
+    place = Repository(root, hub.repo)
+    while True:  # until the worker lets go of the model
+        try:
+            with claimed(place):
+                break
+        except DownloadError as error:
+            assert error.code == "busy"
+            time.sleep(0.05)
+    hub.faults.clear()
+    assert download(hub, hub.repo, "--to", str(root)).returncode == 0
 
 
 def test_what_fails_says_so(hub: FakeHub, root: Path) -> None:

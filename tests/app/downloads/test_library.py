@@ -104,6 +104,16 @@ def test_files_of_another_program_in_the_hubs_layout_are_found(root: Path) -> No
     assert left_over(root) == []
 
 
+def test_what_another_program_has_begun_is_partial_and_can_go(root: Path) -> None:
+    blobs = root / "models--org--model" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / f"{'a' * 64}.1234.incomplete").write_bytes(bytes(1000))
+    model = one(root)
+    assert (model.name, model.standing, model.size) == ("org/model", Standing.PARTIAL, 1000)
+    assert Library().delete(model).freed == 1000
+    assert left_over(root) == []
+
+
 @pytest.mark.parametrize("how", ["gone", "empty", "a file"])
 def test_an_unavailable_folder_forgets_nothing(
     hub: FakeHub, root: Path, fetch: Fetcher, how: str
