@@ -162,10 +162,11 @@ class ExpertRuntime:
             pool.complete = True
 
     def __call__(
-        self, layer: int, x: Tensor, ids: Tensor, weights: Tensor, singles: int = 0
+        self, layer: int, x: Tensor, ids: Tensor, weights: Tensor | None, singles: int = 0
     ) -> Tensor:
-        """x [T, H], ids int64 [T, k], weights float32 [T, k] -> [T, H] in x's dtype. The first
-        `singles` rows are sequences of one token.
+        """x [T, H], ids int64 [T, k], weights float32 [T, k] -> [T, H] in x's dtype; without
+        weights the row of each route, float32 [T, k, H]. The first `singles` rows are sequences of
+        one token.
 
         Raises OutOfMemory if every slot is locked, and ValueError for an id that is no expert, but
         not where ids are not read back.
@@ -199,7 +200,7 @@ class ExpertRuntime:
         return readable and most <= pool.slots.slots - pool.residency.locked
 
     def _at_once(
-        self, plan: LayerPlan, x: Tensor, ids: Tensor, weights: Tensor, singles: int
+        self, plan: LayerPlan, x: Tensor, ids: Tensor, weights: Tensor | None, singles: int
     ) -> Tensor:
         """All misses are filled before anything is computed, and the host knows of none."""
         pool = self._pool_of[plan.layer]
@@ -223,7 +224,7 @@ class ExpertRuntime:
         experts: list[int],
         x: Tensor,
         ids: Tensor,
-        weights: Tensor,
+        weights: Tensor | None,
         singles: int,
     ) -> Tensor:
         """Resident experts first, with as many fills as find a slot; the rest in further groups."""

@@ -101,7 +101,7 @@ class PoolStream:
         fill(self._slots, self._store.bank(self._layers[group.layer]), fills)
 
     def __call__(
-        self, row: int, spec: BlobSpec, x: Tensor, ids: Tensor, weights: Tensor, singles: int
+        self, row: int, spec: BlobSpec, x: Tensor, ids: Tensor, weights: Tensor | None, singles: int
     ) -> Tensor:
         """As ExpertRuntime's call; `row` is the layer's place in the residency. The layers come in
         their order, each once."""
