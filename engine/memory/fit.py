@@ -95,7 +95,7 @@ def _on_gpu(facts: ModelFacts, pc: Pc, options: EngineOptions) -> Fit:
         short = (max(0, ram - pc.ram_total), max(0, vram - vram_total))
         return _too_large("offload" if need.pools else "fused", ram, vram, short, pc)
     cached = _cached(need, budget)
-    prompt = speed.gpu_prompt(facts, pc, cached, options.prefill_chunk_tokens)
+    chunk = options.prefill_chunk_tokens
     return Fit(
         verdict=verdict,
         backend="offload" if cached < 1 else "fused",
@@ -109,8 +109,8 @@ def _on_gpu(facts: ModelFacts, pc: Pc, options: EngineOptions) -> Fit:
         cached=cached,
         hits=speed.hit_range(facts, cached) if need.pools else None,
         decode=speed.gpu_decode(facts, pc, cached),
-        prompt=prompt,
-        first_token_s=speed.first_token(prompt, PROMPT_TOKENS, options.prefill_chunk_tokens),
+        prompt=speed.gpu_prompt(facts, pc, cached, chunk),
+        first_token_s=speed.gpu_first_token(facts, pc, cached, PROMPT_TOKENS, chunk),
         notes=(
             *pc.unmeasured,
             *pc.notes,
@@ -134,7 +134,7 @@ def _on_cpu(facts: ModelFacts, pc: Pc, options: EngineOptions) -> Fit:
     ram = _least(divide)
     if budget is None:
         return _too_large("cpu", ram, 0, (max(0, ram - pc.ram_total), 0), pc)
-    prompt = speed.cpu_prompt(facts, pc, options.prefill_chunk_tokens)
+    chunk = options.prefill_chunk_tokens
     return Fit(
         verdict=verdict,
         backend="cpu",
@@ -145,8 +145,8 @@ def _on_cpu(facts: ModelFacts, pc: Pc, options: EngineOptions) -> Fit:
         ram_short=max(0, ram - pc.ram_free),
         budget=budget,
         decode=speed.cpu_decode(facts, pc),
-        prompt=prompt,
-        first_token_s=speed.first_token(prompt, PROMPT_TOKENS, options.prefill_chunk_tokens),
+        prompt=speed.cpu_prompt(facts, pc, chunk),
+        first_token_s=speed.cpu_first_token(facts, pc, PROMPT_TOKENS, chunk),
         notes=(*pc.unmeasured[:1], *pc.notes, *budget.notes),
     )
 

@@ -9,7 +9,7 @@ and the estimates to those files. Torch-free.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -31,15 +31,15 @@ CPU_LAYER_S = (150e-6, 280e-6)
 cpu-xeon-2-cpu-demo.json, cpu-xeon-2-cpu-smollm2.json)."""
 HOST_SHARE = {
     "float32": (0.69, 0.92),
-    "bfloat16": (0.76, 0.95),
+    "bfloat16": (0.71, 0.94),
     "float16": (0.81, 0.82),
-    "fp8_block": (0.55, 0.84),
-    "nvfp4": (0.40, 0.85),
-    "mxfp4": (0.40, 0.81),
-    "q8_0": (0.80, 0.89),
-    "q4_0": (0.39, 0.62),
+    "fp8_block": (0.49, 0.87),
+    "nvfp4": (0.37, 0.84),
+    "mxfp4": (0.36, 0.84),
+    "q8_0": (0.80, 0.80),
+    "q4_0": (0.43, 0.43),
     "q4_1": (0.54, 0.54),
-    "q4_k": (0.39, 0.62),
+    "q4_k": (0.39, 0.39),
     "q6_k": (0.33, 0.33),
 }
 """Of the rate of plain reading at which products consume a format: the least and the most of
@@ -107,33 +107,59 @@ def cpu_decode(facts: ModelFacts, pc: Pc) -> Range:
 
 
 def gpu_prompt(facts: ModelFacts, pc: Pc, cached: float, chunk_tokens: int) -> Range:
-    """Tokens a second of a long prompt. Each chunk fetches nearly all experts that have no slot."""
-    gpu, link = _channel(pc)
-    missing = facts.store * _touched(facts, chunk_tokens) * (1 - cached)
-    seconds = []
-    for share, layer_s in zip(GPU_PROMPT_SHARE, reversed(GPU_LAYER_S), strict=True):
-        work = 2 * facts.active_weights * chunk_tokens / (share * gpu.flops)
-        launches = layer_s * len(facts.spec.layers)
-        seconds.append(work + launches + missing / (LINK_SHARE * link))
-    return Range(chunk_tokens / seconds[0], chunk_tokens / seconds[1])
+    """Tokens a second of a prompt that is read in chunks of this size."""
+    return _rate(_gpu_chunk(facts, pc, cached, chunk_tokens), chunk_tokens)
 
 
 def cpu_prompt(facts: ModelFacts, pc: Pc, chunk_tokens: int) -> Range:
-    """Tokens a second of a long prompt; a chunk can be no faster than its weights are read."""
+    """The same on a CPU."""
+    return _rate(_cpu_chunk(facts, pc, chunk_tokens), chunk_tokens)
+
+
+def gpu_first_token(
+    facts: ModelFacts, pc: Pc, cached: float, tokens: int, chunk_tokens: int
+) -> Range:
+    """Seconds until a prompt of so many tokens is read."""
+    return _whole(lambda chunk: _gpu_chunk(facts, pc, cached, chunk), tokens, chunk_tokens)
+
+
+def cpu_first_token(facts: ModelFacts, pc: Pc, tokens: int, chunk_tokens: int) -> Range:
+    """The same on a CPU."""
+    return _whole(lambda chunk: _cpu_chunk(facts, pc, chunk), tokens, chunk_tokens)
+
+
+def _gpu_chunk(facts: ModelFacts, pc: Pc, cached: float, tokens: int) -> Range:
+    """Seconds. A chunk brings the experts that it routes to and that have no slot over the link:
+    ahead of their layers at best (experts/stream.py), or after each has routed."""
+    gpu, link = _channel(pc)
+    missing = facts.store * _touched(facts, tokens) * (1 - cached) / (LINK_SHARE * link)
+    slow, fast = (
+        2 * facts.active_weights * tokens / (share * gpu.flops) + layer_s * len(facts.spec.layers)
+        for share, layer_s in zip(GPU_PROMPT_SHARE, reversed(GPU_LAYER_S), strict=True)
+    )
+    return Range(max(fast, missing), slow + missing)
+
+
+def _cpu_chunk(facts: ModelFacts, pc: Pc, tokens: int) -> Range:
+    """Seconds. A chunk can be no faster than its weights are read."""
     dense = facts.dense_read("float32", keeps_blocks=True)
-    reading = (dense + facts.store * _touched(facts, chunk_tokens)) / pc.host.per_s
+    reading = (dense + facts.store * _touched(facts, tokens)) / pc.host.per_s
     seconds = [
-        max(reading, 2 * facts.active_weights * chunk_tokens / (pc.cores * core))
+        max(reading, 2 * facts.active_weights * tokens / (pc.cores * core))
         for core in CPU_CORE_FLOPS
     ]
-    return Range(chunk_tokens / seconds[0], chunk_tokens / seconds[1])
+    return Range(seconds[1], seconds[0])
 
 
-def first_token(prompt: Range, tokens: int, chunk_tokens: int) -> Range:
-    """Seconds until a prompt of so many tokens is read; a part of a chunk counts as a whole one,
-    since it routes to nearly as many experts."""
-    whole = -(-tokens // chunk_tokens) * chunk_tokens
-    return Range(whole / prompt.high, whole / prompt.low)
+def _rate(seconds: Range, tokens: int) -> Range:
+    return Range(tokens / seconds.high, tokens / seconds.low)
+
+
+def _whole(chunk_s: Callable[[int], Range], tokens: int, chunk_tokens: int) -> Range:
+    """Seconds of all chunks of a prompt."""
+    count, rest = divmod(tokens, chunk_tokens)
+    chunks = [chunk_s(chunk_tokens)] * count + ([chunk_s(rest)] if rest else [])
+    return Range(sum(chunk.low for chunk in chunks), sum(chunk.high for chunk in chunks))
 
 
 def _touched(facts: ModelFacts, tokens: int) -> float:
