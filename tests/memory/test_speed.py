@@ -1,7 +1,7 @@
 """The estimate's constants and results against the committed results of real runs.
 
-A result that is taken anew may move a constant: then change it in engine/memory/speed.py, where each
-says what it comes from. Bounds stay.
+A result that is taken anew may move a constant: then change it in engine/memory/speed.py, where
+each says what it comes from. Bounds stay.
 """
 
 from __future__ import annotations
