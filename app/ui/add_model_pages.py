@@ -294,4 +294,6 @@ class CheckPage(QWidget):
             self.token_given.emit(text)
 
     def _open_site(self) -> None:
-        QDesktopServices.openUrl(QUrl(f"https://huggingface.co/{self._request.repo}"))
+        from app.core.downloads.hub import DEFAULT_ENDPOINT  # and an HTTP client, at a click only
+
+        QDesktopServices.openUrl(QUrl(f"{DEFAULT_ENDPOINT}/{self._request.repo}"))

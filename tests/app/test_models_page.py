@@ -390,7 +390,7 @@ class TestAdding:
         assert dialog.page == CHECK and dialog.check.title.text() == entry.name
         assert dialog._request == Request(repo=entry.repo, files=entry.files)
         dialog.back.click()
-        dialog.choose.repo.setText(f"https://huggingface.co/{entry.repo}/tree/main")
+        dialog.choose.repo.setText(f"https://hub.example/{entry.repo}/tree/main")
         assert dialog.choose.request == Request(repo=entry.repo, files=entry.files)
         dialog.choose.repo.setText("no repository")
         assert dialog.choose.request is None and not dialog.next.isEnabled()
