@@ -15,6 +15,7 @@ from app.core.supervisor import EngineView, Phase
 from app.ui import icons, theme
 from app.ui.download_service import DownloadService
 from app.ui.engine_service import EngineService
+from app.ui.governor_service import GovernorService
 from app.ui.model_service import ModelService
 from app.ui.settings_store import SettingsStore
 from app.ui.single_instance import Launch, SingleInstance, settle
@@ -40,6 +41,7 @@ class Headrace(QObject):
         app.setWindowIcon(icons.app_icon())
         app.setQuitOnLastWindowClosed(False)
         self.engine = EngineService(lambda: self.store.now, parent=self)
+        self.governor = GovernorService(self.engine, self.store, parent=self)
         self.tray = Tray(self)
         self.downloads = DownloadService(parent=self)
         self.models = ModelService(lambda: self.store.now, lambda: self.engine.stats, parent=self)
@@ -76,6 +78,7 @@ class Headrace(QObject):
         if self._closed:
             return
         self._closed = True
+        self.governor.close()
         self.engine.close()
         self.downloads.close()
         self.models.close()
@@ -96,6 +99,8 @@ class Headrace(QObject):
         self.tray.stop_asked.connect(self.engine.stop)
         self.tray.add_asked.connect(self._add_model)
         self.tray.quit_asked.connect(self.quit)
+        self.tray.governor_menu.chosen.connect(self.governor.act)
+        self.governor.view_changed.connect(self.tray.governor_menu.show_view)
         self.window.quit_asked.connect(self.quit)
         self._app.styleHints().colorSchemeChanged.connect(self._scheme_changed)
 

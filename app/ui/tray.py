@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QMenu, QSystemTrayIcon
 
 from app.core.supervisor import RUNNING, EngineView, Phase
 from app.ui import icons, theme
+from app.ui.governor_menu import GovernorMenu
 from app.ui.widgets.state_pill import WORDS
 
 _LOOK_MS = 3_000
@@ -43,6 +44,8 @@ class Tray(QObject):
         self.menu.addAction(self.engine_action)
         self.menu.addAction(self.copy_action)
         self.menu.addAction(self.add_action)
+        self.governor_menu = GovernorMenu(self.menu)
+        self.menu.addMenu(self.governor_menu)
         self.menu.addSeparator()
         self.menu.addAction(self.quit_action)
         self.icon.setContextMenu(self.menu)

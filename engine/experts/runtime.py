@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -26,8 +26,9 @@ from engine.experts.store import (
     pool_needs,
 )
 from engine.experts.stream import PoolStream
-from engine.kernels.gather import Banks, gather_blobs
+from engine.kernels.gather import BYTES, NANOSECONDS, Banks, Gauge, gather_blobs, read_gauge
 from engine.kernels.moe import moe_combine, moe_expert_rows, moe_experts
+from engine.kernels.pacing import LinkPace
 from engine.kernels.residency import ABSENT, Route
 from engine.memory.budget import slots_for_rate
 from engine.memory.device import Device
@@ -49,6 +50,11 @@ class ExpertCounters:
     is routed to them, so there may be more of them than misses."""
     link_bytes: int = 0
     """Bytes of those blobs."""
+    gather_ns: int = 0
+    """What filling took while it was timed: on a GPU by its own clock, where a kernel fills, on
+    `sim` by the host's."""
+    gather_bytes: int = 0
+    """Bytes that were filled meanwhile."""
     host_experts: int = 0
     """Computed in place, in the store."""
     host_bytes: int = 0
@@ -70,6 +76,18 @@ class _Pool:
     complete: bool = False
     """Every expert has a slot, so nothing is missed."""
 
+    @property
+    def gauge(self) -> Gauge | None:
+        """Of the kernel that fills slots; without it the slots' own figures count."""
+        return self.banks.gauge if self.banks is not None else None
+
+    @property
+    def gathered(self) -> tuple[int, int]:
+        """Nanoseconds and bytes."""
+        if self.gauge is None:
+            return self.slots.filled_ns, self.slots.filled_bytes
+        return int(self.gauge.told[NANOSECONDS]), int(self.gauge.told[BYTES])
+
 
 MANY_ROUTES = 128
 """Of more, the distinct experts are found before they are routed: 128 are 8 tokens of 16 each."""
@@ -84,11 +102,19 @@ class ExpertRuntime:
     graph can hold it. What is resident changes the time a call takes and not one bit of its result.
     """
 
-    def __init__(self, store: ExpertStore, device: Device, slots: Sequence[int] = ()) -> None:
-        """`slots` of each pool, in the order of `pool_needs`; none on `cpu`."""
+    def __init__(
+        self,
+        store: ExpertStore,
+        device: Device,
+        slots: Sequence[int] = (),
+        link_bytes_per_s: int = 0,
+    ) -> None:
+        """`slots` of each pool, in the order of `pool_needs`; none on `cpu`. Slots are filled no
+        faster than `link_bytes_per_s`, unless that is 0."""
         self.store = store
         self.device = device
         self._host_experts = self._host_bytes = 0
+        self._pace = LinkPace(link_bytes_per_s, device.torch) if link_bytes_per_s else None
         self._in_step = False
         self.on_routing: Callable[[int, list[int]], None] | None = None
         """For traces: told the layer and the distinct experts of every call."""
@@ -101,7 +127,7 @@ class ExpertRuntime:
         groups = layers_by_stride(store.plans)
         for group, need, count in zip(groups, pool_needs(store.plans), slots, strict=True):
             layers = [plan.layer for plan in group]
-            pool_slots = SlotPool(device, need.stride, count, need.blobs)
+            pool_slots = SlotPool(device, need.stride, count, need.blobs, self._pace)
             residency = Residency(
                 len(group), self._experts, count, most=need.blobs, device=device.torch
             )
@@ -118,8 +144,13 @@ class ExpertRuntime:
 
     def _banks(self, layers: list[int]) -> Banks | None:
         pinned = all(self.store.hold(layer) is Hold.PINNED for layer in layers)
-        reads = self.device.kind == "cuda" and pinned
-        return self.store.banks(layers, self.device.torch) if reads else None
+        if self.device.kind != "cuda" or not pinned:
+            return None
+        return replace(
+            self.store.banks(layers, self.device.torch),
+            gauge=Gauge.empty(len(layers), self.device.torch),
+            pace=self._pace.nanoseconds if self._pace is not None else None,
+        )
 
     @staticmethod
     def load(
@@ -132,19 +163,20 @@ class ExpertRuntime:
         progress: BytesProgress | None = None,
         file_range: FileRanges | None = None,
         lock: bool = False,
+        link_bytes_per_s: int = 0,
     ) -> ExpertRuntime:
         """Read the experts of these layers (`plan_layers`) and make room for some on the device.
 
         `slots` are what the solver gave each pool; without them `cache_rate` says how many.
-        `file_range` and `lock` are ExpertStore.load's. For cuda the store is pinned, and slots are
-        filled where there is one for each expert.
+        `file_range` and `lock` are ExpertStore.load's, `link_bytes_per_s` is the constructor's. For
+        cuda the store is pinned, and slots are filled where there is one for each expert.
         Raises InvalidRequest for a rate outside 0 < rate <= 1, and what ExpertStore.load raises.
         """
         if device.has_slots and not slots:
             slots = [slots_for_rate(cache_rate, need.blobs) for need in pool_needs(plans)]
         pin = partial(Pinned, device=device.torch) if device.kind == "cuda" else None
         store = ExpertStore.load(source, plans, progress, file_range=file_range, pin=pin, lock=lock)
-        runtime = ExpertRuntime(store, device, slots)
+        runtime = ExpertRuntime(store, device, slots, link_bytes_per_s)
         if device.kind == "cuda":
             runtime.fill_all()
         return runtime
@@ -152,13 +184,14 @@ class ExpertRuntime:
     def fill_all(self) -> None:
         """Fill every slot, if there is one for each expert: nothing is missed from then on."""
         for pool in self._pools:
-            if pool.slots.slots < pool.blobs:
+            if pool.complete or pool.slots.slots < pool.blobs:
                 continue
             pool.residency.begin_step()
             for layer in pool.rows:
                 everyone = torch.arange(self.store.plan(layer).experts, device=self.device.torch)
-                self._fill(pool, layer, pool.residency.route(pool.rows[layer], everyone))
-                pool.residency.forgive(len(everyone))
+                route = pool.residency.route(pool.rows[layer], everyone)
+                self._fill(pool, layer, route)
+                pool.residency.forgive(int(route.count))
             pool.complete = True
 
     def __call__(
@@ -291,6 +324,8 @@ class ExpertRuntime:
         for pool in self._pools:
             pool.stream.end()
             pool.residency.publish()
+            if pool.gauge is not None and not pool.complete:
+                read_gauge(pool.gauge.spans, pool.gauge)
 
     def seed(self) -> None:
         """Once a prompt's last step has ended and its results are out: have in slots what the
@@ -330,6 +365,12 @@ class ExpertRuntime:
         return tuple(pool.slots.slots for pool in self._pools)
 
     @property
+    def complete(self) -> tuple[bool, ...]:
+        """Of each pool, whether every expert is in a slot and so none is ever filled. What a step
+        asks of the device depends on it."""
+        return tuple(pool.complete for pool in self._pools)
+
+    @property
     def slots_used(self) -> int:
         return sum(pool.residency.counts().used for pool in self._pools)
 
@@ -367,6 +408,8 @@ class ExpertRuntime:
             misses=sum(each.misses for each in counts),
             fills=sum(each.fills for each in counts),
             link_bytes=sum(each.fills * n for each, n in zip(counts, strides, strict=True)),
+            gather_ns=sum(pool.gathered[0] for pool in self._pools),
+            gather_bytes=sum(pool.gathered[1] for pool in self._pools),
             host_experts=self._host_experts,
             host_bytes=self._host_bytes,
         )

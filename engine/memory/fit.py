@@ -1,6 +1,6 @@
 """Does a model fit this PC, and how fast would it be? An estimate, before anything is loaded.
 
-Memory is divided by the same solver that the runtime asks at its start (budget.py), so the two
+Memory is divided by the same solver that the runtime asks at its start (solver.py), so the two
 cannot disagree on what fits; speed is arithmetic (speed.py). Torch-free. Nothing here refuses
 anything: an estimate may be wrong, and the person decides.
 """
@@ -13,9 +13,10 @@ from typing import Literal
 
 from engine.errors import OutOfMemory
 from engine.memory import speed
-from engine.memory.budget import Budget, Need, Share, solve
+from engine.memory.budget import Budget, Need, Share
 from engine.memory.model_facts import ModelFacts
 from engine.memory.pc import Pc
+from engine.memory.solver import solve
 from engine.memory.speed import Range
 from engine.options import EngineOptions
 
@@ -95,7 +96,7 @@ def _on_gpu(facts: ModelFacts, pc: Pc, options: EngineOptions) -> Fit:
         short = (max(0, ram - pc.ram_total), max(0, vram - vram_total))
         return _too_large("offload" if need.pools else "fused", ram, vram, short, pc)
     cached = _cached(need, budget)
-    chunk = options.prefill_chunk_tokens
+    chunk = budget.chunk_tokens
     return Fit(
         verdict=verdict,
         backend="offload" if cached < 1 else "fused",
@@ -134,7 +135,7 @@ def _on_cpu(facts: ModelFacts, pc: Pc, options: EngineOptions) -> Fit:
     ram = _least(divide)
     if budget is None:
         return _too_large("cpu", ram, 0, (max(0, ram - pc.ram_total), 0), pc)
-    chunk = options.prefill_chunk_tokens
+    chunk = budget.chunk_tokens
     return Fit(
         verdict=verdict,
         backend="cpu",

@@ -19,9 +19,11 @@ ROUNDED = 4e-3 if torch.cuda.is_available() else 2**-7
 
 
 @pytest.mark.parametrize("storage", FORMATS)
-@pytest.mark.parametrize(("rows", "columns"), [(1, 32), (10, 160), (150, 288)])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 32), (10, 160), (50, 288)])
 def test_few_rows(storage: str, rows: int, columns: int) -> None:
     torch.manual_seed(rows)
+    if storage == "fp8_block" and rows == 50:
+        rows = 150  # of more than one block of 128
     weight = stored(storage, rows, columns)
     x = torch.randn(3, columns).to(torch.bfloat16)
     bias = torch.randn(rows).to(torch.bfloat16)

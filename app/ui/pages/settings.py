@@ -29,6 +29,7 @@ from app.core.settings import (
     problems,
 )
 from app.core.supervisor import RUNNING, EngineView, Phase
+from app.ui.pages.vram_settings import VramCard
 from app.ui.settings_store import SettingsStore
 from app.ui.widgets.basics import Card, button, column, label, restyle, row
 from app.ui.widgets.setting_row import SettingRow
@@ -143,6 +144,8 @@ class SettingsPage(QWidget):
         content_box.setContentsMargins(24, 20, 24, 24)
         content_box.setSpacing(16)
         content_box.addWidget(self._make_engine_card())
+        self.vram = VramCard(self._store)
+        content_box.addWidget(self.vram)
         content_box.addWidget(self._make_app_card())
         content_box.addStretch()
         content.setMaximumWidth(860)
