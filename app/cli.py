@@ -20,6 +20,7 @@ verbs:
 OWN_VERBS = {
     "agents": "point coding agents at the server, and back",
     "download": "fetch a model from the hub, checked to the byte",
+    "fit": "whether a model fits this PC, and how fast it would be",
 }
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -36,6 +37,10 @@ def main(argv: list[str] | None = None) -> int:
             from app.core.downloads import command as download
 
             return download.main(argv[1:])
+        if argv[0] == "fit":
+            from app.core import fit_command
+
+            return fit_command.main(argv[1:])
         if argv[0] not in cli.VERBS:
             known = ", ".join((*cli.VERBS, *OWN_VERBS))
             parser().error(f"there is no verb {argv[0]!r}; the verbs are {known}")

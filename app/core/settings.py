@@ -42,6 +42,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """0 means any free port."""
     api_key: str = ""
     """What the engine wants of its clients; empty for none. The app sends it with its requests."""
+    model_folders: tuple[str, ...] = ()
+    """Where models are looked for, beside the hub's cache."""
     # how the app behaves
     start_engine_at_launch: bool = True
     on_close: OnClose = "ask"

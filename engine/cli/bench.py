@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from engine.cli.engine_options import add_model_options, engine_arguments
 from engine.cli.values import given, whole
 from engine.errors import InvalidRequest
+from engine.memory import machine_profile
+from engine.memory.machine_profile import Measured
 from engine.native.library import FORMATS
 from engine.options import EngineOptions
 
@@ -65,10 +67,24 @@ def run(options: argparse.Namespace) -> int:
 
     result: Result = options.measure(options)
     print(bench_result.table(result))
+    _remember(result, options)
     if options.json is not None:
         bench_result.write(result, options.json)
         print(f"Written to {options.json}")
     return 0
+
+
+def _remember(result: Result, options: argparse.Namespace) -> None:
+    """Keep this PC's own rates for the estimates of `headrace fit` and the app. A host's rate over
+    few bytes is its caches', not its memory's."""
+    machine = result.machine
+    if result.bench == "link":
+        link = Measured(gb_per_s=machine.link, when=result.when, hardware=machine.gpu)
+        machine_profile.remember(link=link)
+    elif result.bench == "host" and not options.mebibytes:
+        hardware = machine_profile.host_hardware(machine.host, machine.ram_bytes)
+        host = Measured(gb_per_s=machine.stream, when=result.when, hardware=hardware)
+        machine_profile.remember(host=host)
 
 
 def _file(text: str) -> Path:

@@ -21,6 +21,9 @@ SCORE_BYTES = 256 << 20
 """Most that the scores of one call of attention may take: a longer chunk is cut."""
 SMALLEST_CHUNK = 128
 """Prompts are not cut smaller to save memory."""
+LARGEST_CHUNK = {"cpu": 512, "sim": 512, "cuda": 8192}
+"""Tokens of a prompt in one step, where nobody names another number and memory has room. On a GPU
+each chunk brings the experts that are missing over the link once more."""
 GRAPH_BYTES = 96 << 20
 """What captured steps take beside logits: eight graphs of a 40-layer model and their memory."""
 STAGING_BYTES = 256 << 20

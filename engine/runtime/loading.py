@@ -37,10 +37,6 @@ from engine.scheduler.limits import Limits
 
 Report = Callable[[Progress], None]
 
-LARGEST_CHUNK = {"cpu": 512, "sim": 512, "cuda": 8192}
-"""Tokens of a prompt in one step, where nobody names another number and memory has room. On a GPU
-each chunk brings the experts that are missing over the link once more."""
-
 
 def load(options: EngineOptions, on_progress: Report | None = None) -> Parts:
     """Everything an engine needs. Raises the typed errors that Engine.load names."""
@@ -261,7 +257,7 @@ def memory_need(
     context = options.context_tokens or spec.context_tokens
     smallest, *larger = budgeting.chunk_needs(
         spec,
-        options.prefill_chunk_tokens or LARGEST_CHUNK[device.kind],
+        options.prefill_chunk_tokens or budgeting.LARGEST_CHUNK[device.kind],
         options.max_sequences,
         context,
     )

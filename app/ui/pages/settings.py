@@ -81,6 +81,11 @@ class SettingsPage(QWidget):
         self._not_ours.setVisible(view.phase in RUNNING and not view.ours)
         self._edited()
 
+    def show_settings(self) -> None:
+        """After the engine's settings were changed elsewhere."""
+        self._show(self._store.now)
+        self._edited()
+
     @property
     def draft(self) -> Settings:
         """What the fields say now."""
