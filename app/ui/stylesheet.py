@@ -131,6 +131,24 @@ QPlainTextEdit, QTextBrowser {{
 #codeText {{ background: transparent; font-family: "{mono}"; font-size: 13px; }}
 #composer {{ background: {surface}; border: 1px solid {border}; border-radius: 18px; }}
 #composer[focused="true"] {{ border-color: {accent}; }}
+#composer[dropping="true"] {{ border: 2px dashed {accent}; }}
+#conversations {{ background: {rail}; border-right: 1px solid {border}; }}
+#conversationView {{ background: transparent; border: none; padding: 0; }}
+#conversationView QLineEdit {{ padding: 2px 8px; }}
+#undoBar {{ background: {raised}; border: 1px solid {border}; border-radius: 10px; }}
+#undoBar QPushButton {{ padding: 3px 10px; }}
+#fileChip {{ background: {raised}; border: 1px solid {border}; border-radius: 12px; }}
+#bubble #fileChip {{ background: {surface}; }}
+#toolCall {{ background: {surface}; border: 1px solid {border}; border-radius: 10px; }}
+#thoughts {{
+  background: transparent; color: {muted}; border-left: 2px solid {border}; padding-left: 8px;
+}}
+#fold {{ color: {muted}; padding: 3px 6px; font-size: 13px; }}
+#systemPrompt {{
+  background: {raised}; border: 1px solid {border}; border-radius: 8px; padding: 6px;
+}}
+#systemPrompt:focus {{ border-color: {accent}; }}
+QToolButton:checked {{ background: {accent_soft}; }}
 #composer QPlainTextEdit {{ background: transparent; }}
 
 QProgressBar {{ background: {track}; border: none; border-radius: 3px; height: 6px; }}

@@ -7,11 +7,13 @@ from PySide6.QtGui import QCloseEvent, QHideEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QMainWindow, QStackedWidget, QWidget
 
 from app.core import close_policy
+from app.core.chats.store import ConversationStore, database
 from app.core.close_policy import CloseStep
 from app.core.downloads.records import Job, Request
 from app.core.supervisor import RUNNING, EngineView, Phase
 from app.ui import icons
 from app.ui.add_model_dialog import AddModelDialog
+from app.ui.chat_archive import ChatArchive
 from app.ui.chat_session import ChatSession
 from app.ui.close_dialog import CloseDialog
 from app.ui.download_service import DownloadService
@@ -68,7 +70,8 @@ class MainWindow(QMainWindow):
         self.header = Header()
         self.rail = Rail(PAGES)
         self.dashboard = DashboardPage()
-        self.chat = ChatPage(ChatSession(engine, self))
+        self.archive = ChatArchive(ConversationStore(database()), self)
+        self.chat = ChatPage(ChatSession(engine, store, self.archive, self), self.archive)
         self.models = ModelsPage(models, downloads, store)
         self.logs = LogsPage()
         self.settings = SettingsPage(store)
@@ -93,7 +96,7 @@ class MainWindow(QMainWindow):
         middle.setObjectName("page")
         middle.setLayout(whole)
         self.setCentralWidget(middle)
-        self.header.add_action(self.chat.new_button)
+        self.header.add_action(self.chat.title_actions)
         self.header.add_action(self.models.add_button)
         self._connect()
         self.open_page(DASHBOARD)
@@ -106,7 +109,7 @@ class MainWindow(QMainWindow):
         self.rail.choose(index)
         self._pages.setCurrentIndex(index)
         self.header.title.setText(PAGES[index][1])
-        self.chat.new_button.setVisible(index == CHAT)
+        self.chat.title_actions.setVisible(index == CHAT)
         self.models.add_button.setVisible(index == MODELS)
 
     def raise_up(self) -> None:
@@ -120,6 +123,7 @@ class MainWindow(QMainWindow):
     def end(self) -> None:
         """Close for good: the app quits."""
         self._quitting = True
+        self.chat.close_chats()
         self._save_place()
         self.close()
 
