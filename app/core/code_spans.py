@@ -10,8 +10,8 @@ from pygments.styles import get_style_by_name
 from pygments.token import Comment, String, Text, _TokenType
 from pygments.util import ClassNotFound
 
-SETTLE_CHARS = 400
-MOST_OPEN_CHARS = 1_600
+SETTLE_CHARS = 200
+MOST_OPEN_CHARS = 800
 """Beyond so many the lines above are settled wherever they stand."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cache
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QColor, QFont, QFontDatabase, QFontInfo, QIcon, QPalette
@@ -156,6 +157,7 @@ def install(app: QApplication, choice: ThemeName) -> None:
     apply(app, choice)
 
 
+@cache
 def mono_family() -> str:
     """The system's fixed-width family, or a better one where it is installed."""
     families = set(QFontDatabase.families())

@@ -83,7 +83,7 @@ class MainWindow(QMainWindow):
         self.notice.add_button("Dismiss").clicked.connect(self.notice.hide)
         self.notice.show_problem(" ".join(store.lost))
         notice = row(0)
-        notice.setContentsMargins(24, 0, 24, 8)
+        notice.setContentsMargins(24, 0, 24, 0)
         notice.addWidget(self.notice)
         right = column(0)
         right.addWidget(self.header)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QKeySequence, QResizeEvent, QShortcut, QShowEvent
 from PySide6.QtWidgets import QHBoxLayout, QVBoxLayout, QWidget
 
@@ -21,7 +21,7 @@ from app.ui.widgets.conversation_list import ConversationList
 from app.ui.widgets.transcript import COLUMN_WIDTH, Transcript, View
 
 _LIST_WIDTH = 248
-_WIDE = 820
+_WIDE = 860
 """From here on the list has room beside the conversation."""
 
 
@@ -36,6 +36,9 @@ class ChatPage(QWidget):
         self.session = session
         self._archive = archive
         self._edited: Message | None = None
+        self._warm = False
+        self._wide: bool | None = None
+        """Whether the list has room; None before there is a size."""
         self.composer = Composer()
         self.transcript = Transcript()
         self.scroller = self.transcript
@@ -66,13 +69,17 @@ class ChatPage(QWidget):
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
+        if not self._warm:
+            self._warm = True
+            QTimer.singleShot(0, self.transcript.warm)
         self.composer.editor.setFocus()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        before, now = event.oldSize().width(), self.width()
-        if (before < _WIDE) != (now < _WIDE):
-            self._show_list(now >= _WIDE)
+        wide = self.width() >= _WIDE
+        if wide != self._wide:
+            self._wide = wide
+            self._show_list(wide)
 
     # --- layout ---
 

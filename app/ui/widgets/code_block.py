@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from PySide6.QtCore import Qt
 from PySide6.QtGui import (
     QColor,
@@ -13,7 +15,7 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QFrame, QSizePolicy, QTextEdit, QWidget
 
-from app.core.code_spans import CodeSpans, Span
+from app.core.code_spans import CodeSpans
 from app.core.markdown import Code
 from app.ui import theme
 from app.ui.widgets.basics import column, label, row
@@ -83,7 +85,12 @@ class CodeBlock(QFrame):
             self._language.setText(code.language or "code")
             self._text.setAccessibleName(f"{code.language or 'Code'} block")
         self._code = code
+        aside = self._text.horizontalScrollBar()
+        kept = aside.value() if grown else 0
         self._write(code.text[self._settled :])
+        if not self._text.textCursor().hasSelection():
+            self._text.moveCursor(QTextCursor.MoveOperation.Start)
+        aside.setValue(kept)
         self._fit()
 
     def tint(self) -> None:
@@ -102,7 +109,9 @@ class CodeBlock(QFrame):
         for span in spans:
             if at == settled:
                 settled_at = cursor.position()
-            cursor.insertText(span.text, _look(span))
+            cursor.insertText(
+                span.text, _look(span.colour or theme.active().text, span.bold, span.italic)
+            )
             at += len(span.text)
         if at == settled:
             settled_at = cursor.position()
@@ -120,12 +129,13 @@ class CodeBlock(QFrame):
         QGuiApplication.clipboard().setText(self._code.text)
 
 
-def _look(span: Span) -> QTextCharFormat:
+@lru_cache(maxsize=256)
+def _look(colour: str, bold: bool, italic: bool) -> QTextCharFormat:
     look = QTextCharFormat()
     font = QFont(theme.mono_family())
     font.setPixelSize(13)
-    font.setBold(span.bold)
-    font.setItalic(span.italic)
+    font.setBold(bold)
+    font.setItalic(italic)
     look.setFont(font)
-    look.setForeground(QColor(span.colour) if span.colour else theme.colour("text"))
+    look.setForeground(QColor(colour))
     return look

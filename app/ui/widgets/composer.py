@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from PySide6.QtCore import QEvent, QSize, Qt, Signal
-from PySide6.QtGui import QDragEnterEvent, QDropEvent, QTextCursor
+from PySide6.QtGui import QDragEnterEvent, QDropEvent, QResizeEvent, QTextCursor
 from PySide6.QtWidgets import QFileDialog, QFrame, QWidget
 
 from app.core.attachments import MOST_FILES, Attachment, read_attachment
@@ -43,9 +43,6 @@ class Composer(QFrame):
         self.editing = False
         self.setAcceptDrops(True)
         self.editor = MessageEditor()
-        self.editor.setPlaceholderText(
-            "Ask the model…   Enter sends, Shift+Enter starts a new line"
-        )
         self.editor.setAccessibleName("Message to the model")
         self.editor.setTabChangesFocus(True)
         self.editor.setFrameShape(QFrame.Shape.NoFrame)
@@ -159,6 +156,11 @@ class Composer(QFrame):
             self._busy = busy
             self.send.show_as("stop" if busy else "send", "Stop" if busy else "Send")
         self._text_changed()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        keys = "   Enter sends, Shift+Enter starts a new line" if self.width() > 560 else ""
+        self.editor.setPlaceholderText(f"Ask the model…{keys}")
 
     def changeEvent(self, event: QEvent) -> None:
         super().changeEvent(event)

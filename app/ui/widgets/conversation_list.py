@@ -6,6 +6,7 @@ from datetime import date
 
 from PySide6.QtCore import (
     QAbstractListModel,
+    QEvent,
     QItemSelectionModel,
     QModelIndex,
     QPersistentModelIndex,
@@ -139,7 +140,7 @@ class ConversationList(QFrame):
         self.search.setPlaceholderText("Search conversations")
         self.search.setAccessibleName("Search conversations")
         self.search.setClearButtonEnabled(True)
-        self.search.addAction(
+        self._glass = self.search.addAction(
             theme.icon("search", "muted"), QLineEdit.ActionPosition.LeadingPosition
         )
         self._soon = QTimer(self)
@@ -187,6 +188,11 @@ class ConversationList(QFrame):
         self.kept.setText(sentence)
         self.kept.setVisible(bool(sentence))
 
+    def changeEvent(self, event: QEvent) -> None:
+        super().changeEvent(event)
+        if event.type() == QEvent.Type.StyleChange and hasattr(self, "_glass"):
+            self._glass.setIcon(theme.icon("search", "muted"))
+
     def _make_view(self) -> _View:
         view = _View()
         view.setObjectName("conversationView")
@@ -204,7 +210,7 @@ class ConversationList(QFrame):
         return view
 
     def _make_undo(self) -> QWidget:
-        self._told = label("", "hint")
+        self._told = label("Conversation deleted", "hint")
         self.undo = button("Undo")
         self.undo.clicked.connect(self._restore)
         self._over = QTimer(self)
@@ -231,9 +237,7 @@ class ConversationList(QFrame):
             return
         self._forget()
         self._gone = entry.id
-        metrics = self._told.fontMetrics()
-        elided = metrics.elidedText(entry.title, Qt.TextElideMode.ElideRight, 110)
-        self._told.setText(f"Deleted “{elided}”")
+        self._told.setToolTip(entry.title)
         self._bar.show()
         self._over.start()
         self.deleted.emit(entry.id)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QTextCursor
 from PySide6.QtWidgets import QFrame, QPlainTextEdit, QToolButton, QWidget
@@ -11,7 +13,7 @@ from app.core.conversation import Message
 from app.ui import theme
 from app.ui.widgets.basics import column
 
-_HEIGHT = 240
+_MOST_LINES = 14
 _PIECE_CHARS = 4_000
 """So much is laid out at once."""
 
@@ -33,7 +35,6 @@ class Thoughts(QWidget):
         self.text.setReadOnly(True)
         self.text.setUndoRedoEnabled(False)
         self.text.setFrameShape(QFrame.Shape.NoFrame)
-        self.text.setFixedHeight(_HEIGHT)
         self.text.hide()
         body = column(4)
         body.addWidget(self.toggle)
@@ -73,6 +74,8 @@ class Thoughts(QWidget):
         cursor.movePosition(QTextCursor.MoveOperation.End)
         cursor.insertText(piece)
         self._shown += len(piece)
+        lines = min(_MOST_LINES, math.ceil(self.text.document().size().height()))
+        self.text.setFixedHeight(lines * self.text.fontMetrics().lineSpacing() + 12)
         if at_end:
             bar.setValue(bar.maximum())
 

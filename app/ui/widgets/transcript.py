@@ -10,11 +10,15 @@ from __future__ import annotations
 import time
 
 from PySide6.QtCore import Qt, QTimer, Signal
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
 
 from app.core.conversation import Conversation, Message
+from app.core.markdown import Code
 from app.ui.widgets.basics import button, row
+from app.ui.widgets.code_block import CodeBlock
 from app.ui.widgets.message_view import AssistantMessage
+from app.ui.widgets.prose import ProseView
 from app.ui.widgets.user_message import UserMessage
 
 FRAME_MS = 66
@@ -25,6 +29,7 @@ COLUMN_WIDTH = 780
 MOST_VIEWS = 40
 """So many turns are shown at first, and so many more each time they are asked for."""
 _AT_BOTTOM = 24
+_MARGIN = 24
 _AT_ONCE = 2
 """A question and its answer."""
 
@@ -63,7 +68,7 @@ class Transcript(QScrollArea):
         content = QWidget()
         content.setObjectName("scrolled")
         middle = row(0)
-        middle.setContentsMargins(24, 0, 24, 0)
+        middle.setContentsMargins(_MARGIN, 0, _MARGIN, 0)
         middle.addStretch(1)
         middle.addWidget(self._column, 100)
         middle.addStretch(1)
@@ -76,6 +81,15 @@ class Transcript(QScrollArea):
         bar = self.verticalScrollBar()
         bar.rangeChanged.connect(self._range_changed)
         bar.valueChanged.connect(self._scrolled)
+
+    def warm(self) -> None:
+        """Load fonts and what highlights code, so that the first answer does not wait for it."""
+        prose, code = ProseView("Answer"), CodeBlock()
+        prose.show_html("<h1>a</h1><p>a <b>b</b> <i>i</i> <code>c</code></p><ol><li>a</ol>")
+        code.show_code(Code('def f():  # c\n    return "s"', "python"))
+        for widget in (prose, code):
+            widget.grab()
+            widget.deleteLater()
 
     def follow(self) -> None:
         """Stay at the end from now on, until the person scrolls away from it."""
@@ -112,6 +126,16 @@ class Transcript(QScrollArea):
         """Whether everything that is to be shown is drawn."""
         return not self._redraw.isActive()
 
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        for view in self.views:
+            if isinstance(view, UserMessage):
+                view.set_room(self._room)
+        super().resizeEvent(event)
+
+    @property
+    def _room(self) -> int:
+        return self.viewport().width() - 2 * _MARGIN
+
     # --- views ---
 
     def _matching(self, messages: list[Message]) -> tuple[int, int]:
@@ -139,6 +163,7 @@ class Transcript(QScrollArea):
         if message.role == "user":
             view = UserMessage(message)
             view.edit_asked.connect(self.edit_asked)
+            view.set_room(self._room)
         else:
             view = AssistantMessage(message)
             view.retry.connect(self.retry)

@@ -15,6 +15,7 @@ from app.ui.widgets.file_chip import FileChip
 from app.ui.widgets.flow_layout import FlowLayout
 from app.ui.widgets.version_switch import VersionSwitch
 
+_INDENT = 64
 _MOST_CHARS, _MOST_LINES = 2_000, 40
 """Of a message: more is laid out too slowly, and hides the conversation."""
 
@@ -53,13 +54,15 @@ class UserMessage(QWidget):
             inner.addLayout(self._make_rest(left_out))
         bubble.setLayout(inner)
         widest = max(text.fontMetrics().horizontalAdvance(line) for line in shown.split("\n"))
-        bubble.setMinimumWidth(max(min(widest + 36, 480), 240 if message.files else 0))
+        self._wanted = max(min(widest + 36, 480), 240 if message.files else 0)
+        bubble.setMinimumWidth(self._wanted)
+        self._bubble = bubble
         bubble.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Preferred)
         bubble_line = row()
         bubble_line.addStretch()
         bubble_line.addWidget(bubble)
         body = column(2)
-        body.setContentsMargins(64, 0, 0, 0)
+        body.setContentsMargins(_INDENT, 0, 0, 0)
         body.addLayout(bubble_line)
         body.addLayout(self._make_foot())
         self.setLayout(body)
@@ -74,6 +77,10 @@ class UserMessage(QWidget):
             self.versions.show_versions(versions, self.message)
             self.versions.setEnabled(not busy)
         self.edit.setEnabled(not busy)
+
+    def set_room(self, width: int) -> None:
+        """So wide may the message be."""
+        self._bubble.setMinimumWidth(max(0, min(self._wanted, width - _INDENT)))
 
     def _make_rest(self, left_out: int) -> QHBoxLayout:
         line = row(4)
