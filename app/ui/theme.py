@@ -148,6 +148,7 @@ def apply(app: QApplication, choice: ThemeName) -> None:
 def install(app: QApplication, choice: ThemeName) -> None:
     """Set style and fonts once, at start."""
     app.setStyle("Fusion")
+    app.aboutToQuit.connect(icons.forget)
     font = QFont(app.font())
     if "Inter" in QFontDatabase.families():
         font.setFamily("Inter")

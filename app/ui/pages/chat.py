@@ -173,8 +173,9 @@ class ChatPage(QWidget):
 
     def _make_shortcuts(self) -> None:
         QShortcut(QKeySequence.StandardKey.New, self, self._new_chat)
-        QShortcut(QKeySequence("Ctrl+K"), self, self._search)
-        QShortcut(QKeySequence("Ctrl+E"), self, self._edit_last)
+        QShortcut(QKeySequence.StandardKey.Find, self, self._search)
+        # Ctrl+E and Ctrl+K are the text field's own on Linux.
+        QShortcut(QKeySequence("Ctrl+Shift+E"), self, self._edit_last)
         QShortcut(QKeySequence(Qt.Key.Key_Escape), self, self._escape)
 
     # --- the conversation ---

@@ -9,6 +9,7 @@ from PySide6.QtGui import (
     QColor,
     QFont,
     QGuiApplication,
+    QResizeEvent,
     QTextCharFormat,
     QTextCursor,
     QWheelEvent,
@@ -91,6 +92,10 @@ class CodeBlock(QFrame):
         if not self._text.textCursor().hasSelection():
             self._text.moveCursor(QTextCursor.MoveOperation.Start)
         aside.setValue(kept)
+        self._fit()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
         self._fit()
 
     def tint(self) -> None:

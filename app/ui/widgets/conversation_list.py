@@ -139,6 +139,7 @@ class ConversationList(QFrame):
         self.search = QLineEdit()
         self.search.setPlaceholderText("Search conversations")
         self.search.setAccessibleName("Search conversations")
+        self.search.setToolTip("Search titles and texts (Ctrl+F)")
         self.search.setClearButtonEnabled(True)
         self._glass = self.search.addAction(
             theme.icon("search", "muted"), QLineEdit.ActionPosition.LeadingPosition

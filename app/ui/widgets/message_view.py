@@ -46,6 +46,7 @@ class AssistantMessage(QWidget):
         self.message = message
         self._views: list[ProseView | CodeBlock] = []
         self._calls: list[ToolCallView] = []
+        self._colours = theme.active()
         self._growing = GrowingMarkdown(markdown_for_theme())
         self._avatar = QLabel()
         self._avatar.setAccessibleName("Headrace answers")
@@ -115,16 +116,19 @@ class AssistantMessage(QWidget):
         super().changeEvent(event)
         if event.type() == QEvent.Type.StyleChange and hasattr(self, "_foot"):
             self._tint()
-            self._growing = GrowingMarkdown(markdown_for_theme())
-            for view in self._views:
-                if isinstance(view, CodeBlock):
-                    view.tint()
-            for call in self._calls:
-                call.tint()
-            while True:
-                self.show_message()
-                if self._growing.taken >= len(self.message.text):
-                    break
+            if theme.active() is not self._colours:
+                self._draw_anew()
+
+    def _draw_anew(self) -> None:
+        """In the colours of now; of a long message only the beginning, see `pending`."""
+        self._colours = theme.active()
+        self._growing = GrowingMarkdown(markdown_for_theme())
+        for view in self._views:
+            if isinstance(view, CodeBlock):
+                view.tint()
+        for call in self._calls:
+            call.tint()
+        self.show_message()
 
     def _make_foot(self) -> QWidget:
         foot = QWidget()

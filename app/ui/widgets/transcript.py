@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 
-from PySide6.QtCore import Qt, QTimer, Signal
+from PySide6.QtCore import QEvent, Qt, QTimer, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
 
@@ -131,6 +131,13 @@ class Transcript(QScrollArea):
             if isinstance(view, UserMessage):
                 view.set_room(self._room)
         super().resizeEvent(event)
+
+    def changeEvent(self, event: QEvent) -> None:
+        super().changeEvent(event)
+        if event.type() == QEvent.Type.StyleChange and hasattr(self, "_redraw"):
+            self._undrawn = [v for v in reversed(self.views) if isinstance(v, AssistantMessage)]
+            if self._undrawn:
+                self._redraw.start(0)
 
     @property
     def _room(self) -> int:

@@ -90,7 +90,9 @@ class UserMessage(QWidget):
         return line
 
     def _make_foot(self) -> QHBoxLayout:
-        self.edit = IconButton("edit", "Edit and go on from here", pixels=14)
+        self.edit = IconButton(
+            "edit", "Edit and go on from here (the last one: Ctrl+Shift+E)", pixels=14
+        )
         self.edit.clicked.connect(lambda: self.edit_asked.emit(self.message))
         self._foot = row(2)
         self._foot.addStretch()
