@@ -83,6 +83,24 @@ def parse_event(data: str) -> Delta:
     )
 
 
+class _Model(msgspec.Struct):
+    reasoning_efforts: tuple[str, ...] = ()
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+def parse_efforts(body: bytes) -> tuple[str, ...]:
+    """How much the served model can be told to think, of `/v1/models`; () where that is not told,
+    as by servers of other versions."""
+    try:
+        data = msgspec.json.decode(body, type=_Models).data
+    except msgspec.DecodeError:
+        return ()
+    return data[0].reasoning_efforts if data else ()
+
+
 def error_message(body: bytes, fallback: str) -> str:
     """The sentence in an error answer of the server, or `fallback` where it has none."""
     try:

@@ -10,12 +10,18 @@ from app.core import units
 from app.core.advice import in_settings
 from app.core.attachments import Attachment
 from app.core.chats.records import Snapshot
-from app.core.completion import END_OF_STREAM, Delta, parse_event, request_body
+from app.core.completion import (
+    END_OF_STREAM,
+    Delta,
+    parse_efforts,
+    parse_event,
+    request_body,
+)
 from app.core.conversation import ChatSettings, Conversation, Message
 from app.core.supervisor import EngineView, Phase
 from app.ui.chat_archive import ChatArchive
 from app.ui.engine_service import EngineService
-from app.ui.http import EventStream
+from app.ui.http import Answer, EventStream
 from app.ui.settings_store import SettingsStore
 from engine.errors import told
 
@@ -49,10 +55,13 @@ class ChatSession(QObject):
         self._store = store
         self._archive = archive
         engine.view_changed.connect(self._go_or_wait)
+        engine.view_changed.connect(self._ask_for_efforts)
         archive.loaded.connect(self._show)
         self.conversation = Conversation()
         self.temporary = False
         """Whether this conversation is not to be kept, whatever the settings say."""
+        self._efforts_of = ""
+        """The server that was asked for them."""
         self.efforts: tuple[str, ...] = ()
         """How much the model can be told to think; empty where it is not known to."""
         self._kept: bool | None = None
@@ -242,6 +251,17 @@ class ChatSession(QObject):
         if self._stream is not None:
             self._stream.close()
             self._stream = None
+
+    def _ask_for_efforts(self, view: EngineView) -> None:
+        if view.phase is not Phase.READY or not self._engine.endpoint:
+            self._efforts_of = ""
+        elif self._efforts_of != self._engine.endpoint:
+            self._efforts_of = self._engine.endpoint
+
+            def heard(answer: Answer) -> None:
+                self.efforts = parse_efforts(answer.body) if answer.ok else ()
+
+            self._engine.http.get(f"{self._engine.endpoint}/v1/models", heard)
 
     # --- keeping ---
 

@@ -59,8 +59,10 @@ class ChatSettingsDialog(QDialog):
         known = ["", *efforts]
         if now.effort and now.effort not in known:
             known.append(now.effort)  # it was another model's
+        switch = known == ["", "none", "high"]
         for effort in known:
-            self.effort.addItem(_EFFORTS.get(effort, effort), effort)
+            words = "On" if switch and effort == "high" else _EFFORTS.get(effort, effort)
+            self.effort.addItem(words, effort)
         self.effort.setCurrentIndex(self.effort.findData(now.effort))
         for spin in (self.temperature, self.top_p, self.most):
             spin.lineEdit().setTextMargins(8, 0, 8, 0)

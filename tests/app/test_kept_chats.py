@@ -246,6 +246,10 @@ def test_settings_belong_to_the_conversation(start: Start, qtbot: QtBot) -> None
     assert page.session.conversation.settings == wanted
     page.new_button.click()
     assert page.session.conversation.settings == ChatSettings()
+    page.session.efforts = ("none", "high")
+    thinking = page.open_settings().effort
+    words = [thinking.itemText(at) for at in range(thinking.count())]
+    assert words == ["The model's own", "Off", "On"]
     page._archive.close()
     store = ConversationStore(database())
     store.open()
