@@ -66,7 +66,7 @@ class _Pool:
 
 
 MANY_ROUTES = 128
-"""Of more, the distinct experts are found before they are routed: 128 are 8 tokens of 16 each."""
+"""More are counted before they are routed: 128 are 8 tokens of 16 each."""
 
 
 class ExpertRuntime:
@@ -144,9 +144,11 @@ class ExpertRuntime:
                 continue
             pool.residency.begin_step()
             for layer in pool.rows:
-                everyone = torch.arange(self.store.plan(layer).experts, device=self.device.torch)
-                self._fill(pool, layer, pool.residency.route(pool.rows[layer], everyone))
-                pool.residency.forgive(len(everyone))
+                everyone = torch.zeros(self._experts, dtype=torch.int32, device=self.device.torch)
+                experts = self.store.plan(layer).experts
+                everyone[:experts] = 1
+                self._fill(pool, layer, pool.residency.route_counts(pool.rows[layer], everyone, 0))
+                pool.residency.forgive(experts)
             pool.complete = True
 
     def __call__(
@@ -172,7 +174,7 @@ class ExpertRuntime:
             self._host_experts += len(distinct)
             self._host_bytes += len(distinct) * plan.spec.nbytes
             return moe_experts(self.store.bank(layer), plan.spec, x, ids, weights, singles)
-        return self._from_slots(plan, distinct, x, ids, weights, singles)
+        return self._from_slots(plan, x, ids, weights, singles)
 
     def never_waits(self, layer: int, routes: int) -> bool:
         """Whether a call of so many routes reads nothing back from the device."""
@@ -193,23 +195,20 @@ class ExpertRuntime:
             route = pool.residency.route(row, ids)
             slots = route.slots
         else:
-            experts = torch.arange(plan.experts, device=ids.device)
-            routed = torch.zeros(plan.experts, dtype=torch.bool, device=ids.device)
-            routed[ids.reshape(-1)] = True
-            route = pool.residency.route(row, torch.where(routed, experts, ABSENT))
+            route = pool.residency.route_counts(row, self._counts(ids), len(ids))
             slots = route.slots[ids]
         if pool.banks is not None and not pool.complete:
             gather_blobs(bank, pool.banks, row, route.fills, route.count)
         return moe_experts(bank, plan.spec, x, slots, weights, singles)
 
+    def _counts(self, ids: Tensor) -> Tensor:
+        """int32 [experts]: routes to each. On a GPU, unlike bincount, it waits for nothing."""
+        counts = torch.zeros(self._experts, dtype=torch.int32, device=ids.device)
+        flat = ids.reshape(-1)
+        return counts.scatter_add_(0, flat, torch.ones_like(flat, dtype=torch.int32))
+
     def _from_slots(
-        self,
-        plan: LayerPlan,
-        experts: list[int],
-        x: Tensor,
-        ids: Tensor,
-        weights: Tensor,
-        singles: int,
+        self, plan: LayerPlan, x: Tensor, ids: Tensor, weights: Tensor, singles: int
     ) -> Tensor:
         """Resident experts first, with as many fills as find a slot; the rest in further groups.
 
@@ -219,23 +218,23 @@ class ExpertRuntime:
         """
         pool = self._pool_of[plan.layer]
         rows = torch.empty((*ids.shape, x.shape[1]), dtype=torch.float32, device=x.device)
-        waiting = torch.tensor(experts, device=ids.device)
+        waiting, tokens = self._counts(ids), len(ids)
         while True:
-            route = pool.residency.route(pool.rows[plan.layer], waiting)
+            route = pool.residency.route_counts(pool.rows[plan.layer], waiting, tokens)
             self._fill(pool, plan.layer, route)
             # Rows of experts that are not in this group stay untouched: their slot is ABSENT.
-            table = torch.full((self._experts,), ABSENT, dtype=torch.int64, device=ids.device)
-            table[waiting] = route.slots.to(torch.int64)
-            moe_expert_rows(pool.slots.bank, plan.spec, x, table[ids], rows, singles)
-            left = waiting[route.slots == ABSENT]
-            if left.numel() == 0:
+            moe_expert_rows(pool.slots.bank, plan.spec, x, route.slots.long()[ids], rows, singles)
+            found = route.slots != ABSENT
+            left = torch.where(found, 0, waiting)
+            count = int((left > 0).sum())
+            if count == 0:
                 return moe_combine(rows, weights, x.dtype)
-            if left.numel() == waiting.numel():
+            if not bool(found.any()):
                 raise OutOfMemory(
                     f"All {pool.slots.slots} slots are locked; layer {plan.layer} needs one."
                 )
-            pool.residency.forgive(left.numel())
-            waiting = left
+            pool.residency.forgive(count)
+            waiting, tokens = left, 0
 
     def _fill(self, pool: _Pool, layer: int, route: Route) -> None:
         fills = [(expert, slot) for expert, slot in route.fills[: int(route.count)].tolist()]

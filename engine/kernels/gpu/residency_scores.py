@@ -1,0 +1,34 @@
+"""Scores of experts in kernels: engine.kernels.expert_scores, whole number for whole number."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from engine.kernels import expert_scores
+
+FRACTION = tl.constexpr(expert_scores.FRACTION)
+ONE = tl.constexpr(expert_scores.ONE)
+_POWERS = tl.constexpr(expert_scores.POWERS)
+_EXPONENTS = tl.constexpr(
+    sum((half_life.bit_length() - 1) << 4 * h for h, half_life in enumerate(expert_scores.HALF_LIVES))
+)
+"""Logarithms of the half-lives, four bits each: no table to wait for."""
+
+
+@triton.jit
+def decay_of(powers, h, tokens):
+    """int64: what `tokens` leave of a score of half-life number h, of ONE; all of it below 1."""
+    half_life = 1 << (((h * 0 + _EXPONENTS) >> 4 * h) & 15)
+    tokens = tl.maximum(tokens, 0)
+    power = tl.load(powers + tokens % half_life * (_POWERS // half_life))
+    return (power >> tl.minimum(tokens // half_life, FRACTION)).to(tl.int64)
+
+
+@triton.jit
+def updated(score, counts, tokens, decay):
+    """int64: scores after a turn of `tokens`, unchanged after one of 0."""
+    frequency = tl.minimum(counts, tokens) * ((ONE - 1) // tl.maximum(tokens, 1))
+    score = score.to(tl.int64)
+    after = (score * decay + frequency.to(tl.int64) * (ONE - decay)) >> FRACTION
+    return tl.where(tokens > 0, after, score)
