@@ -39,24 +39,18 @@ def powers() -> NDArray[np.int32]:
     return np.rint(ONE * 2.0 ** (-np.arange(POWERS) / POWERS)).astype(np.int32)
 
 
-def decays(tokens: int) -> _Longs:
-    """[half-lives]: what so many tokens leave of a score, of ONE."""
-    table = powers().astype(np.int64)
-    return np.array(
-        [
-            table[tokens % half_life * (POWERS // half_life)] >> min(tokens // half_life, FRACTION)
-            for half_life in HALF_LIVES
-        ]
-    )
+def decay(half_life: int, tokens: int | _Longs) -> _Longs:
+    """What so many tokens leave of a score, of ONE."""
+    power = powers().astype(np.int64)[tokens % half_life * (POWERS // half_life)]
+    return power >> np.minimum(tokens // half_life, FRACTION)
 
 
-def updated(scores: _Longs, counts: _Longs, tokens: int, decay: _Longs) -> _Longs:
-    """Scores after a turn of so many tokens, `counts` routes of which went to each expert. A turn
-    of no tokens changes nothing: its experts were counted before."""
-    if tokens == 0:
-        return scores
-    frequency = np.minimum(counts, tokens) * ((ONE - 1) // tokens)
-    return (scores * decay + frequency * (ONE - decay)) >> FRACTION
+def updated(scores: _Longs, counts: _Longs, tokens: int | _Longs, decayed: _Longs) -> _Longs:
+    """Scores after a turn of so many tokens, `counts` routes of which went to each expert, where
+    `decayed` is what `decay` says. A turn of no tokens changes nothing: its experts were counted
+    before."""
+    frequency = np.minimum(counts, tokens) * ((ONE - 1) // np.maximum(tokens, 1))
+    return np.where(tokens > 0, (scores * decayed + frequency * (ONE - decayed)) >> FRACTION, scores)
 
 
 def credited(

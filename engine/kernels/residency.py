@@ -151,15 +151,15 @@ def residency_begin(state: Tensor, tables: Tables) -> None:
     step = int(tables.steps[0])
     totals = credits[step % 2].sum(0)
     chosen = expert_scores.choose(totals, int(tables.chosen[0]))
-    room = int(state[CAPACITY]) // layers
+    room = (int(state[CAPACITY]) + layers // 2) // layers
     for layer, tokens in enumerate(tables.tokens.tolist()):
         credit = credits[step % 2, layer]
         if tokens > 0:
             counts = tables.counts.numpy()[layer].astype(np.int64)
             before, old = tables.before.numpy()[layer], scores[:, layer].astype(np.int64)
             credit = expert_scores.credited(credit, old, before.astype(np.int64), counts, room)
-            decays = expert_scores.decays(tokens)[:, None]
-            scores[:, layer] = expert_scores.updated(old, counts, tokens, decays)
+            decayed = np.array([expert_scores.decay(each, tokens) for each in HALF_LIVES])
+            scores[:, layer] = expert_scores.updated(old, counts, tokens, decayed[:, None])
             before[:] = counts > 0
         credits[1 - step % 2, layer] = credit
     tables.tokens.fill_(NOT_ROUTED)
@@ -220,13 +220,12 @@ def residency_route_counts(counts: Tensor, layer: int, tokens: int, tables: Tabl
 def live_scores(tables: Tables) -> _Longs:
     """[layers, experts]: of tables in host memory, with what was routed since the step began."""
     chosen = int(tables.chosen[0])
-    scores = tables.scores.numpy()[chosen].astype(np.int64)
-    for layer, tokens in enumerate(tables.tokens.tolist()):
-        if tokens > 0:
-            counts = tables.counts.numpy()[layer].astype(np.int64)
-            decay = expert_scores.decays(tokens)[chosen]
-            scores[layer] = expert_scores.updated(scores[layer], counts, tokens, decay)
-    return scores
+    began, counts, tokens = (
+        each.numpy().astype(np.int64)
+        for each in (tables.scores[chosen], tables.counts, tables.tokens[:, None])
+    )
+    decayed = expert_scores.decay(HALF_LIVES[chosen], np.maximum(tokens, 0))
+    return expert_scores.updated(began, counts, tokens, decayed)
 
 
 def going(tables: Tables, layer: int) -> NDArray[np.intp]:
@@ -240,5 +239,6 @@ def going(tables: Tables, layer: int) -> NDArray[np.intp]:
     used = is_used.reshape(-1)[owner]
     began = tables.scores.numpy()[int(tables.chosen[0])].reshape(-1)[owner]
     live = np.where(owner == ABSENT, -1, live_scores(tables).reshape(-1)[owner])
-    keys = np.arange(owner.size), np.where(used, 0, began), used, (layer - home) % layers, live
-    return np.lexsort(keys)
+    first = (live * layers + (layer - home) % layers) * 2 + used
+    then = np.where(used, 0, began.astype(np.int64)) * owner.size + np.arange(owner.size)
+    return np.lexsort((then, first))

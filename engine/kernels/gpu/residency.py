@@ -21,7 +21,7 @@ from engine.kernels.gpu.residency_route import route_kernel
 from engine.kernels.residency import COUNTS, Route, Tables
 
 BLOCK_FREE = 2048
-WINDOW = 4
+WINDOW = 2
 """Entries of each queue that are looked at together, at most 4."""
 WARPS = 4
 MOST_SLOTS, MOST_LAYERS, MOST_EXPERTS = 1 << 20, 1 << 10, 1 << 12

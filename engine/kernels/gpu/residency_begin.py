@@ -128,7 +128,7 @@ def _learn(
         score = tl.load(scores + place, mask=inside, other=0)
         last = tl.load(before + row, mask=inside, other=0)
         routes = tl.load(counts + row, mask=inside, other=0)
-        room = tl.load(state + CAPACITY) // LAYERS
+        room = (tl.load(state + CAPACITY) + LAYERS // 2) // LAYERS
         rank = tl.where(inside, score + last * ONE, -1)
         # The room-th best of the ranks, bit by bit; with more room than experts, 0.
         least = tl.zeros([HALF_LIVES], tl.int32)

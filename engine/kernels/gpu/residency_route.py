@@ -209,9 +209,6 @@ def route_kernel(
     choice = tl.load(chosen + layer)
     score = tl.load(scores + choice * LAYERS * EXPERTS + row + e, mask=inside, other=0)
     decay = decay_of(powers, choice, turn)
-    column = tl.arange(0, COUNTS)
-    before = tl.load(counters + column)
-    total = tl.load(counters + COUNTS + column)
     r = tl.arange(0, BLOCK_R)
     if COUNTED:
         routed = tl.load(ids + e, mask=inside, other=0)
@@ -262,7 +259,9 @@ def route_kernel(
         tl.store(slots + r, found, mask=r < routes)
     key = (updated(score, routed, turn, decay) << SLOT_BITS) | slot
     tl.store(lowest + layer, tl.min(tl.where((slot >= 0) & can_go, key, NONE), 0))
+    column = tl.arange(0, COUNTS)
     of_call = tl.where(column == 0, hits, tl.where(column == 1, missing, filled))
     of_call = tl.where(column == 3, claimed, of_call).to(tl.int64)
-    tl.store(counters + column, before + of_call)
-    tl.store(counters + COUNTS + column, total + of_call)
+    # Nobody else adds, and nobody waits for the sums.
+    tl.atomic_add(counters + column, of_call, sem="relaxed")
+    tl.atomic_add(counters + COUNTS + column, of_call, sem="relaxed")
