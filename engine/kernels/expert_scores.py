@@ -53,6 +53,12 @@ def updated(scores: _Longs, counts: _Longs, tokens: int | _Longs, decayed: _Long
     return np.where(tokens > 0, (scores * decayed + frequency * (ONE - decayed)) >> FRACTION, scores)
 
 
+def magnitude(scores: _Longs) -> _Longs:
+    """What layers compare: a score's power of two, by float32's exponent, 0 for none. Nearly equal
+    scores leave it to the order of turns which expert goes."""
+    return scores.astype(np.float32).view(np.int32).astype(np.int64) >> 23
+
+
 def credited(
     credits: _Longs, scores: _Longs, before: _Longs, counts: _Longs, room: int
 ) -> _Longs:

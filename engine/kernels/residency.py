@@ -4,14 +4,14 @@ The tables are tensors that a step's kernels read and write without the host: a 
 hold them, and a resize changes their content, never their addresses. In host memory the functions
 below work on the same tables.
 
-The rule. Free slots go first, the lowest one before others. Then the expert with the lowest score
-(`expert_scores.py`), as it is in the middle of the step: layers that were routed in this step have
-taken account of it, those still to come have not, so that they do not look cold for no other reason
-than that their turn is next. So what the step itself used goes too, where its score is low. Among
+The rule. Free slots go first, the lowest one before others. Then the expert whose score
+(`expert_scores.py`) has the lowest power of two. In the middle of a step layers that were routed in
+it have taken account of it and those still to come have not: none looks cold for no other reason
+than that its turn is next, and what the step itself used goes too where its score is low. Among
 equals the one whose layer's next turn is farthest goes (this layer first, then the one before it,
-and so on round), one that the step did not use before one that it did, then the lower score of when
-the step began, then the lowest slot. Slots that are locked, or routed to by the call in progress,
-stay.
+and so on round), one that the step did not use before one that it did, then the lower score (of
+what the step did not use, that with which it began), then the lowest slot. Slots that are locked,
+or routed to by the call in progress, stay.
 
 Scores, credits and the choice of a half-life change when a step begins, by what was routed since
 the last one began; what a layer's credit changes there is part of the choice one step later.
@@ -238,7 +238,8 @@ def going(tables: Tables, layer: int) -> NDArray[np.intp]:
     # Free slots, with -1 for owner, are equal in all but their number.
     used = is_used.reshape(-1)[owner]
     began = tables.scores.numpy()[int(tables.chosen[0])].reshape(-1)[owner]
-    live = np.where(owner == ABSENT, -1, live_scores(tables).reshape(-1)[owner])
-    first = (live * layers + (layer - home) % layers) * 2 + used
-    then = np.where(used, 0, began.astype(np.int64)) * owner.size + np.arange(owner.size)
+    live = live_scores(tables).reshape(-1)[owner]
+    magnitude = np.where(owner == ABSENT, -1, expert_scores.magnitude(live))
+    first = (magnitude * layers + (layer - home) % layers) * 2 + used
+    then = np.where(used, live, began.astype(np.int64)) * owner.size + np.arange(owner.size)
     return np.lexsort((then, first))

@@ -20,13 +20,13 @@ from engine.kernels.gpu.residency_begin import (
     SLOT_BITS,
     SLOT_MASK,
 )
-from engine.kernels.gpu.residency_scores import decay_of, updated
+from engine.kernels.gpu.residency_scores import decay_of, magnitude, updated
 
 _PASSED_BITS = tl.constexpr(10)
 _PASSED_MASK = tl.constexpr((1 << 10) - 1)
 _LAYER_SHIFT = tl.constexpr(23)
-"""A candidate is (score, how long ago the layer was routed, whether the step used it, place in the
-window, slot) in 30, 10, 1, 2 and 20 bits."""
+"""A candidate is (magnitude, how long ago the layer was routed, whether the step used it, place in
+the window, slot) in 8, 10, 1, 2 and 20 bits."""
 _USED = tl.constexpr(1 << 22)
 
 
@@ -60,7 +60,8 @@ def _of_window(
     score = entry >> (SLOT_BITS + EXPERT_BITS)
     score = updated(score, tl.zeros_like(slot), now[:, None], decay_of(powers, choice, now)[:, None])
     passed = ((layer - j + LAYERS) % LAYERS).to(tl.int64)[:, None]
-    key = (((score << _PASSED_BITS) | passed) << _LAYER_SHIFT) | (w << SLOT_BITS) | slot
+    key = (magnitude(score) << _PASSED_BITS) | passed
+    key = (key << _LAYER_SHIFT) | (w << SLOT_BITS) | slot
     goes_on = tl.max(tl.where((w == WINDOW - 1) & there, 1, 0), 1) > 0
     return tl.where(there & has_it & ~is_used, key, NONE), goes_on
 
@@ -68,7 +69,7 @@ def _of_window(
 @triton.jit
 def _of_used(lowest, passed):
     """Candidates from entries of `lowest`."""
-    key = ((lowest >> SLOT_BITS) << _PASSED_BITS) | passed
+    key = (magnitude(lowest >> SLOT_BITS) << _PASSED_BITS) | passed
     key = (key << _LAYER_SHIFT) | _USED | (lowest & SLOT_MASK)
     return tl.where(lowest == NONE, NONE, key)
 
@@ -148,7 +149,7 @@ def _victims(
             if (best & _USED) != 0:
                 far = (best >> _LAYER_SHIFT) & _PASSED_MASK
                 home = ((layer - far + LAYERS) % LAYERS).to(tl.int32)
-                taken = ((best >> (_LAYER_SHIFT + _PASSED_BITS)) << SLOT_BITS) | (best & SLOT_MASK)
+                taken = tl.sum(tl.where(j == home, low, 0), 0)
                 following = _next_lowest(
                     *(taken, home, slot_of, locked, scores, counts, tokens, powers, choice),
                     *(LAYERS, EXPERTS, BLOCK_E),

@@ -32,3 +32,9 @@ def updated(score, counts, tokens, decay):
     score = score.to(tl.int64)
     after = (score * decay + frequency.to(tl.int64) * (ONE - decay)) >> FRACTION
     return tl.where(tokens > 0, after, score)
+
+
+@triton.jit
+def magnitude(score):
+    """int64: a score's power of two."""
+    return score.to(tl.int32).to(tl.float32).to(tl.int32, bitcast=True).to(tl.int64) >> 23
