@@ -1,4 +1,4 @@
-"""The `headrace` command: it opens the app, sets up agents, or else is the engine's CLI."""
+"""The `headrace` command: it opens the app, does what is the app's, or else is the engine's CLI."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ verbs:
 
 `headrace VERB --help` tells what a verb takes. Example: headrace chat --model demo
 """
-AGENTS = "point coding agents at the server, and back"
+OWN_VERBS = {
+    "agents": "point coding agents at the server, and back",
+    "download": "fetch a model from the hub, checked to the byte",
+    "fit": "whether a model fits this PC, and how fast it would be",
+}
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -29,8 +33,16 @@ def main(argv: list[str] | None = None) -> int:
             from app.core.agents import command
 
             return command.main(argv[1:])
+        if argv[0] == "download":
+            from app.core.downloads import command as download
+
+            return download.main(argv[1:])
+        if argv[0] == "fit":
+            from app.core import fit_command
+
+            return fit_command.main(argv[1:])
         if argv[0] not in cli.VERBS:
-            known = ", ".join((*cli.VERBS, "agents"))
+            known = ", ".join((*cli.VERBS, *OWN_VERBS))
             parser().error(f"there is no verb {argv[0]!r}; the verbs are {known}")
         # The other verbs are the engine's, with their own parser and help.
         return cli.main(argv)
@@ -56,8 +68,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    summaries = {name: verb.SUMMARY for name, verb in cli.VERBS.items()} | {"agents": AGENTS}
-    verbs = "\n".join(f"  {name:<6}  {summary}" for name, summary in summaries.items())
+    summaries = {name: verb.SUMMARY for name, verb in cli.VERBS.items()} | OWN_VERBS
+    verbs = "\n".join(f"  {name:<8}  {summary}" for name, summary in summaries.items())
     from engine.cli import Parser
 
     own = Parser(

@@ -224,17 +224,6 @@ def products(device: torch.device, rows: int) -> Iterator[Case]:
         6.0 * gate.numel(),
         0,
     )
-    x, y = (normal(device, rows, HIDDEN) for _ in range(2))
-    share = normal(device, rows, 1)
-    yield Case(
-        f"add_gated, {rows} x {HIDDEN}",
-        lambda: gpu_pointwise.add_gated(x, y, share),
-        lambda: error(
-            gpu_pointwise.add_gated(x, y, share), x.float() + y.float() * share.float().sigmoid()
-        ),
-        6.0 * x.numel(),
-        0,
-    )
 
 
 def route(device: torch.device, rows: int) -> Case:

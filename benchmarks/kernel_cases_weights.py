@@ -177,6 +177,9 @@ def cases() -> Iterator[Case]:
             yield _linear(storage, 2048, 4096, rows_x)
         yield _linear(storage, 12288, 2048, 8192)
         yield _linear(storage, 2048, 4096, 8192)
+    # All of a gated delta layer's input projections, and an attention layer's, of one token.
+    yield _linear("bfloat16", 12352, 2048, 1)
+    yield _linear("bfloat16", 9216, 2048, 1)
     yield _linear("bfloat16", 151936, 2048, 1)
     for storage in ("bfloat16", "fp8_block", "nvfp4", "mxfp4"):
         spec = blob_spec(storage, HIDDEN, INNER)

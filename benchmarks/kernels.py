@@ -21,6 +21,7 @@ import torch
 from benchmarks import (
     kernel_cases_attention,
     kernel_cases_delta,
+    kernel_cases_moe,
     kernel_cases_residency,
     kernel_cases_weights,
 )
@@ -32,6 +33,7 @@ MODULES: tuple[Any, ...] = (
     kernel_cases_weights,
     kernel_cases_attention,
     kernel_cases_delta,
+    kernel_cases_moe,
     kernel_cases_residency,
 )
 _REPLAYS = 12

@@ -293,7 +293,12 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     vram_kv_bytes: int = 0
     vram_snapshot_bytes: int = 0
     vram_workspace_bytes: int = 0
+    vram_graph_bytes: int = 0
+    """What captured steps hold."""
+    vram_overhead_bytes: int = 0
+    """The driver's context and kernels, of this runtime."""
     vram_other_bytes: int = 0
+    """Other programs'."""
     ram_total_bytes: int = 0
     ram_available_bytes: int = 0
     ram_expert_store_bytes: int = 0
@@ -308,6 +313,10 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """Resident set of the runtime process."""
     kv_tokens_used: int = 0
     kv_tokens_total: int = 0
+    prefill_chunk_tokens: int = 0
+    """Most tokens of a prompt in one step."""
+    emulated: bool = False
+    """The device is played (sim), or its memory or link are: figures are not of a real GPU."""
     # the channel
     expert_slots: int = 0
     expert_slots_used: int = 0
@@ -319,6 +328,12 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """Over the last two seconds with traffic; 0 where nothing was routed yet."""
     link_bytes: int = 0
     link_bytes_per_s: float = 0.0
+    """Over all the time, with what else the steps did."""
+    gather_us_per_step: float = 0.0
+    """What fetching absent experts took in a step, by the device's clock, over the last two seconds
+    with traffic. Steps that stream experts ahead of their layers fetch none."""
+    gather_bytes_per_s: float = 0.0
+    """The link's rate while they were fetched."""
     host_bytes_per_s: float = 0.0
     cpu_share: float = 0.0
     """Share of routed experts that the CPU computed."""

@@ -42,11 +42,20 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Longest prompt plus output of one request; 0 means the model's own limit."""
     kv_tokens: int = 0
     """Tokens that all sequences together can hold; 0 means the solver decides."""
-    prefill_chunk_tokens: int = 512
+    kv_reserve_tokens: int = 8192
+    """Tokens of context that keep room before experts take the rest of the device's memory."""
+    prefill_chunk_tokens: int | None = None
+    """Most tokens of a prompt in one step; the solver may choose fewer. None: what the device gains
+    from."""
     threads: int = 0
     """CPU threads of the runtime; 0 means one per physical core, less one where there are more than
     four (engine.native.topology)."""
     emulate_ram_bytes: int = 0
     """Pretend that the machine has only so much free host memory; 0 means the real figure."""
+    emulate_vram_bytes: int = 0
+    """Play a device (cuda, sim) that has so much memory in total, other programs included; 0 means
+    the real figure, on `sim` as much as its contents take."""
+    emulate_link_bytes_per_s: int = 0
+    """Let experts reach the device (cuda, sim) no faster than this; 0 means as fast as they do."""
     lock_memory: bool = False
     """Keep the experts from being swapped out, as far as the system permits it."""

@@ -21,14 +21,16 @@ def write_private(path: Path, content: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-        _replace(draft, path)
+        replace(draft, path)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
 
 
-def _replace(draft: Path, path: Path) -> None:
-    """Windows refuses while another program has the file open, which readers do for a moment."""
+def replace(draft: Path, path: Path) -> None:
+    """`draft.replace(path)`, tried again where Windows refuses. Raises OSError.
+
+    It refuses while another program has the file open, which readers do for a moment."""
     for _ in range(_REPLACE_TRIES):
         try:
             draft.replace(path)
@@ -41,8 +43,9 @@ def _replace(draft: Path, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """While it holds, no other process is inside the same call. Raises OSError.
+def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """While it holds, no other process is inside the same call. Raises OSError, which is a
+    BlockingIOError where another process is, and this one does not wait.
 
     `path` is a file of no content that stays; the system lets go of it when its process ends.
     """
@@ -52,11 +55,16 @@ def locked(path: Path) -> Iterator[None]:
         if sys.platform == "win32":
             import msvcrt
 
-            msvcrt.locking(handle, msvcrt.LK_LOCK, 1)
+            try:
+                msvcrt.locking(handle, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
+            except PermissionError as error:
+                if wait:
+                    raise
+                raise BlockingIOError(error.errno, error.strerror, str(path)) from error
         else:
             import fcntl
 
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
     finally:
         os.close(handle)

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,17 @@ def run_apart(command: Sequence[str], folder: Path) -> int:
     such as KeyboardInterrupt, is raised after the whole group has been ended, so that nobody writes
     into the environment any more and no traceback of a child covers what is said.
     """
+    with running_apart(command, folder) as child:
+        return child.wait()
+
+
+@contextlib.contextmanager
+def running_apart(command: Sequence[str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """As `run_apart`, beside what is done within, which waits for the child in the end."""
     child: subprocess.Popen[bytes] = subprocess.Popen(command, cwd=folder, **_apart())
     try:
-        return child.wait()
+        yield child
+        child.wait()
     except BaseException:
         _end_group(child)
         raise

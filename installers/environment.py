@@ -24,7 +24,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from installers.child import run_apart
+from installers.child import run_apart, running_apart
 from installers.native import build_native
 from installers.system_libraries import Trouble, apt_install, say
 
@@ -142,7 +142,8 @@ def setup() -> None:
         if not is_complete(stamp):
             with only_one_setup():
                 if not is_complete(stamp):
-                    install(flavour, stamp)
+                    with compiling():
+                        install(flavour, stamp)
         build_native(cmake)
     except KeyboardInterrupt:
         say("\nThe set-up is interrupted. Start it again: the next one mends what is half done.")
@@ -154,6 +155,16 @@ def setup() -> None:
             f"This user may not write to {error.filename or VENV}. Copy the folder of Headrace "
             "to a place of your own, or have its owner run: python3 dev.py setup"
         ) from error
+
+
+def compiling() -> contextlib.AbstractContextManager[object]:
+    """Compile the native library meanwhile, where the system has a CMake for that.
+
+    Where it has none, CMake has to be installed first, and `setup` compiles in the end.
+    """
+    if not shutil.which("cmake"):
+        return contextlib.nullcontext()
+    return running_apart([sys.executable, "-m", "installers.native"], ROOT)
 
 
 def install(flavour: str, stamp: str) -> None:
@@ -226,7 +237,9 @@ def has_pip() -> bool:
 
 
 def pip(*arguments: str, index: str | None = None) -> None:
-    command = [str(venv_python()), "-m", "pip", "install", "--disable-pip-version-check"]
+    # Most modules are never imported here: Python compiles those that are, when they are.
+    options = ["--disable-pip-version-check", "--no-compile"]
+    command = [str(venv_python()), "-m", "pip", "install", *options]
     if not sys.stdout.isatty():
         command.append("--quiet")
     if index:

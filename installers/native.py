@@ -50,6 +50,9 @@ def build_native(cmake: Callable[[], str]) -> None:
         return
     say(f"Compiling the CPU kernels with {compiler} ...")
     started = time.monotonic()
+    if BUILD.exists() and not record:  # half an object may lie there, newer than its source
+        shutil.rmtree(BUILD)
+    write_record({})
     problem = compile_with(cmake())
     if problem:
         say(f"{problem}\nThe CPU kernels could not be compiled; the lines above say why.")
@@ -136,3 +139,7 @@ def compile_with(cmake: str) -> str:
         if outcome.returncode:
             return "\n".join(outcome.stdout.splitlines()[-40:]) or f"{cmake} failed"
     return "" if (BUILD / NAME).exists() else f"CMake made no {NAME}"
+
+
+if __name__ == "__main__":
+    build_native(lambda: shutil.which("cmake") or "cmake")

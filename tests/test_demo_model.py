@@ -91,7 +91,9 @@ class Loads:
         self.counts = torch.zeros(len(spec.layers), spec.moe.experts)
         self._experts = experts
 
-    def __call__(self, layer: int, x: Tensor, ids: Tensor, weights: Tensor, singles: int) -> Tensor:
+    def __call__(
+        self, layer: int, x: Tensor, ids: Tensor, weights: Tensor | None, singles: int
+    ) -> Tensor:
         self.counts[layer] += torch.bincount(ids.flatten(), minlength=self.counts.shape[1])
         return self._experts(layer, x, ids, weights, singles)
 

@@ -23,7 +23,11 @@ def device_memory(stats: Stats) -> list[Owner]:
         Owner("experts", "Expert slots", stats.vram_expert_bytes),
         Owner("kv", "KV cache", stats.vram_kv_bytes),
         Owner("snapshots", "Snapshots", stats.vram_snapshot_bytes),
-        Owner("workspace", "Workspace", stats.vram_workspace_bytes),
+        Owner(
+            "workspace",
+            "Workspace",
+            stats.vram_workspace_bytes + stats.vram_graph_bytes + stats.vram_overhead_bytes,
+        ),
         Owner("other", "Other programs", stats.vram_other_bytes),
     ]
 

@@ -42,10 +42,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """0 means any free port."""
     api_key: str = ""
     """What the engine wants of its clients; empty for none. The app sends it with its requests."""
+    model_folders: tuple[str, ...] = ()
+    """Where models are looked for, beside the hub's cache."""
     # how the app behaves
     start_engine_at_launch: bool = True
     on_close: OnClose = "ask"
     theme: ThemeName = "system"
+    vram_always: tuple[str, ...] = ()
+    """Programs that get VRAM from the engine as games do: file names, paths, or titles of games."""
+    vram_never: tuple[str, ...] = ()
+    """Programs that get none, games too."""
+    vram_headroom_mib: int = 0
+    """VRAM that is kept free for other programs; 0 means the product's own choice."""
     window_geometry: str = ""
     """What Qt saved of the window's place and size, base64."""
 
@@ -83,6 +91,8 @@ def problems(settings: Settings) -> dict[str, str]:
         found["context_tokens"] = "The context is 0 (the model's own limit) or a number of tokens."
     if settings.api_key and not is_api_key(settings.api_key):
         found["api_key"] = f"{API_KEY_RULE.capitalize()}."
+    if settings.vram_headroom_mib < 0:
+        found["vram_headroom_mib"] = "What is kept free is 0 (automatic) or a number of MiB."
     if not 0 <= settings.port <= 65535:
         found["port"] = "A port lies between 1 and 65535; 0 takes any free one."
     return found

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 _STEPS = ("B", "KiB", "MiB", "GiB", "TiB")
+_STORAGE_STEPS = ("B", "kB", "MB", "GB", "TB")
 _RATE_STEPS = ("B/s", "kB/s", "MB/s", "GB/s", "TB/s")
 
 
 def size(count: float) -> str:
     """Bytes in binary units, as memory is sold: 1.5 GiB."""
     return _scaled(count, 1024, _STEPS)
+
+
+def storage(count: float) -> str:
+    """Bytes in decimal units, as disks and downloads are: 22.0 GB."""
+    return _scaled(count, 1000, _STORAGE_STEPS)
 
 
 def rate(per_second: float) -> str:

@@ -13,7 +13,10 @@ from PySide6.QtWidgets import QApplication, QMessageBox
 from app.core.settings import Settings
 from app.core.supervisor import EngineView, Phase
 from app.ui import icons, theme
+from app.ui.download_service import DownloadService
 from app.ui.engine_service import EngineService
+from app.ui.governor_service import GovernorService
+from app.ui.model_service import ModelService
 from app.ui.settings_store import SettingsStore
 from app.ui.single_instance import Launch, SingleInstance, settle
 from app.ui.tray import Tray
@@ -38,8 +41,11 @@ class Headrace(QObject):
         app.setWindowIcon(icons.app_icon())
         app.setQuitOnLastWindowClosed(False)
         self.engine = EngineService(lambda: self.store.now, parent=self)
+        self.governor = GovernorService(self.engine, self.store, parent=self)
         self.tray = Tray(self)
-        self.window = MainWindow(self.engine, self.store, self.tray)
+        self.downloads = DownloadService(parent=self)
+        self.models = ModelService(lambda: self.store.now, lambda: self.engine.stats, parent=self)
+        self.window = MainWindow(self.engine, self.store, self.tray, self.models, self.downloads)
         self._connect()
         if instance is not None:
             instance.raised.connect(self.window.raise_up)
@@ -53,6 +59,7 @@ class Headrace(QObject):
             self.window.showMinimized()
         if self.store.now.start_engine_at_launch:
             self.engine.start()
+        self.downloads.begin()
 
     def quit(self) -> None:
         """End the engine if it is the app's own, then the app."""
@@ -71,7 +78,10 @@ class Headrace(QObject):
         if self._closed:
             return
         self._closed = True
+        self.governor.close()
         self.engine.close()
+        self.downloads.close()
+        self.models.close()
         self.tray.close()
         self.window.end()
         self.window.deleteLater()
@@ -87,9 +97,16 @@ class Headrace(QObject):
         self.tray.open_asked.connect(self.window.raise_up)
         self.tray.start_asked.connect(self.engine.start)
         self.tray.stop_asked.connect(self.engine.stop)
+        self.tray.add_asked.connect(self._add_model)
         self.tray.quit_asked.connect(self.quit)
+        self.tray.governor_menu.chosen.connect(self.governor.act)
+        self.governor.view_changed.connect(self.tray.governor_menu.show_view)
         self.window.quit_asked.connect(self.quit)
         self._app.styleHints().colorSchemeChanged.connect(self._scheme_changed)
+
+    def _add_model(self) -> None:
+        self.window.raise_up()
+        self.window.add_model()
 
     def _settings_changed(self, before: Settings, now: Settings) -> None:
         if before.theme != now.theme:

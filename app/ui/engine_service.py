@@ -14,11 +14,12 @@ from PySide6.QtCore import QObject, QTimer, Signal
 from app.core import health as health_of
 from app.core import launch, log_file, server_record
 from app.core.completion import error_message
+from app.core.governor import budget
 from app.core.launch import Ending
 from app.core.server_record import ServerRecord
 from app.core.settings import Settings
 from app.core.supervisor import Action, EngineView, Phase, Supervisor
-from app.ui.http import Answer, EventStream, HttpClient
+from app.ui.http import Answer, EventStream, HttpClient, OnAnswer
 from engine import __version__, api_keys, processes
 from engine.messages import Stats
 
@@ -68,6 +69,7 @@ class EngineService(QObject):
         self._last_health = self._last_look = self._last_stream = -1e9
         self._stream: EventStream | None = None
         self._watched = True
+        self._governed = False
         self._look_at_version = False
         self._timer = QTimer(self)
         self._timer.setInterval(TICK_MS)
@@ -163,6 +165,22 @@ class EngineService(QObject):
         if watched != self._watched:
             self._watched = watched
             self._close_stream()
+
+    def set_governed(self, governed: bool) -> None:
+        """Whether figures are needed each second though nobody looks: VRAM is governed by them."""
+        if governed != self._governed:
+            self._governed = governed
+            if not self._watched:
+                self._close_stream()
+
+    def ask_for_budget(self, body: bytes, on_answer: OnAnswer) -> None:
+        """Tell the running server how much VRAM its engine may hold."""
+        record = self._record
+        if record is None:
+            on_answer(Answer(0, b"", "No engine runs."))
+            return
+        url = record.url + budget.PATH
+        self.http.post(url, body, on_answer, token=record.control_token())
 
     def close(self) -> None:
         """Stop following, without touching the server. The object is of no use afterwards."""
@@ -314,7 +332,7 @@ class EngineService(QObject):
         if self._stream or not self._endpoint or now - self._last_stream < STREAM_RETRY_S:
             return
         self._last_stream = now
-        interval = 1 if self._watched else 10
+        interval = 1 if self._watched or self._governed else 10
         url = f"{self._endpoint}/v1/engine/stats/stream?interval={interval}"
         # The server's own token opens this also where it wants a key that the app lacks.
         token = self._record.control_token() if self._record is not None else ""

@@ -25,6 +25,15 @@ QToolTip {{ background: {raised}; color: {text}; border: 1px solid {border}; pad
 
 #card {{ background: {surface}; border: 1px solid {border}; border-radius: 12px; }}
 #banner {{ background: {bad_soft}; border: 1px solid {bad}; border-radius: 10px; }}
+#rule {{ background: {border}; max-height: 1px; border: none; }}
+#tag {{
+  color: {muted}; background: {raised}; border: 1px solid {border}; border-radius: 6px;
+  padding: 1px 6px; font-size: 12px;
+}}
+#fit[kind="good"] {{ color: {good}; }}
+#fit[kind="warn"] {{ color: {warn}; }}
+#fit[kind="bad"] {{ color: {bad}; }}
+#fit[kind=""] {{ color: {muted}; }}
 #applyBar {{ background: {surface}; border-top: 1px solid {border}; }}
 
 QPushButton {{
@@ -102,6 +111,10 @@ QCheckBox::indicator:checked {{
 }}
 QCheckBox::indicator:focus {{ border: 2px solid {accent}; }}
 
+QListWidget {{
+  background: {raised}; border: 1px solid {border}; border-radius: 10px; padding: 4px 2px;
+}}
+QListWidget:focus {{ border-color: {accent}; }}
 QPlainTextEdit, QTextBrowser {{
   background: {surface}; border: none;
   selection-background-color: {accent}; selection-color: {accent_text};

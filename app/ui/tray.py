@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QMenu, QSystemTrayIcon
 
 from app.core.supervisor import RUNNING, EngineView, Phase
 from app.ui import icons, theme
+from app.ui.governor_menu import GovernorMenu
 from app.ui.widgets.state_pill import WORDS
 
 _LOOK_MS = 3_000
@@ -16,6 +17,8 @@ _LOOK_MS = 3_000
 
 class Tray(QObject):
     open_asked = Signal()
+    add_asked = Signal()
+    """A model is to be added."""
     start_asked = Signal()
     stop_asked = Signal()
     quit_asked = Signal()
@@ -31,6 +34,7 @@ class Tray(QObject):
         self.open_action = QAction("Open Headrace", self)
         self.engine_action = QAction("Start engine", self)
         self.copy_action = QAction("Copy endpoint", self)
+        self.add_action = QAction("Add a model…", self)
         self.quit_action = QAction("Quit", self)
         self.state_action = QAction("", self)
         self.state_action.setEnabled(False)
@@ -39,6 +43,9 @@ class Tray(QObject):
         self.menu.addAction(self.state_action)
         self.menu.addAction(self.engine_action)
         self.menu.addAction(self.copy_action)
+        self.menu.addAction(self.add_action)
+        self.governor_menu = GovernorMenu(self.menu)
+        self.menu.addMenu(self.governor_menu)
         self.menu.addSeparator()
         self.menu.addAction(self.quit_action)
         self.icon.setContextMenu(self.menu)
@@ -46,6 +53,7 @@ class Tray(QObject):
         self.open_action.triggered.connect(self.open_asked)
         self.engine_action.triggered.connect(self._toggle_engine)
         self.copy_action.triggered.connect(self._copy)
+        self.add_action.triggered.connect(self.add_asked)
         self.quit_action.triggered.connect(self.quit_asked)
         self.show_view(EngineView())
         self.show_endpoint("")

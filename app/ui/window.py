@@ -8,14 +8,19 @@ from PySide6.QtWidgets import QMainWindow, QStackedWidget, QWidget
 
 from app.core import close_policy
 from app.core.close_policy import CloseStep
+from app.core.downloads.records import Job, Request
 from app.core.supervisor import RUNNING, EngineView, Phase
 from app.ui import icons
+from app.ui.add_model_dialog import AddModelDialog
 from app.ui.chat_session import ChatSession
 from app.ui.close_dialog import CloseDialog
+from app.ui.download_service import DownloadService
 from app.ui.engine_service import EngineService
+from app.ui.model_service import ModelService
 from app.ui.pages.chat import ChatPage
 from app.ui.pages.dashboard import DashboardPage
 from app.ui.pages.logs import LogsPage
+from app.ui.pages.models import ModelsPage
 from app.ui.pages.settings import SettingsPage
 from app.ui.settings_store import SettingsStore
 from app.ui.tray import Tray
@@ -28,20 +33,31 @@ from engine.messages import Stats
 PAGES = [
     ("dashboard", "Dashboard"),
     ("chat", "Chat"),
+    ("models", "Models"),
     ("logs", "Logs"),
     ("settings", "Settings"),
 ]
 _WIDE = 920
 """From here on the rail has room for names beside the pages."""
-DASHBOARD, CHAT, LOGS, SETTINGS = range(len(PAGES))
+DASHBOARD, CHAT, MODELS, LOGS, SETTINGS = range(len(PAGES))
 
 
 class MainWindow(QMainWindow):
     quit_asked = Signal()
 
-    def __init__(self, engine: EngineService, store: SettingsStore, tray: Tray) -> None:
+    def __init__(
+        self,
+        engine: EngineService,
+        store: SettingsStore,
+        tray: Tray,
+        models: ModelService,
+        downloads: DownloadService,
+    ) -> None:
         super().__init__()
         self._engine = engine
+        self._model_service, self._downloads = models, downloads
+        self._to_use: set[str] = set()
+        """Downloads whose model the engine is to run once it is there."""
         self._store = store
         self._tray = tray
         self._quitting = False
@@ -53,10 +69,11 @@ class MainWindow(QMainWindow):
         self.rail = Rail(PAGES)
         self.dashboard = DashboardPage()
         self.chat = ChatPage(ChatSession(engine, self))
+        self.models = ModelsPage(models, downloads, store)
         self.logs = LogsPage()
         self.settings = SettingsPage(store)
         self._pages = QStackedWidget()
-        for page in (self.dashboard, self.chat, self.logs, self.settings):
+        for page in (self.dashboard, self.chat, self.models, self.logs, self.settings):
             self._pages.addWidget(page)
         self.notice = Banner()
         self.notice.add_button("Open settings").clicked.connect(lambda: self.open_page(SETTINGS))
@@ -77,6 +94,7 @@ class MainWindow(QMainWindow):
         middle.setLayout(whole)
         self.setCentralWidget(middle)
         self.header.add_action(self.chat.new_button)
+        self.header.add_action(self.models.add_button)
         self._connect()
         self.open_page(DASHBOARD)
         self.dashboard.setFocus()
@@ -89,6 +107,7 @@ class MainWindow(QMainWindow):
         self._pages.setCurrentIndex(index)
         self.header.title.setText(PAGES[index][1])
         self.chat.new_button.setVisible(index == CHAT)
+        self.models.add_button.setVisible(index == MODELS)
 
     def raise_up(self) -> None:
         """Bring the window before the person, from wherever it is."""
@@ -144,6 +163,7 @@ class MainWindow(QMainWindow):
         engine = self._engine
         self.rail.chosen.connect(self.open_page)
         engine.view_changed.connect(self._show_view)
+        engine.view_changed.connect(self._look_at_models)
         engine.stats_changed.connect(self._show_stats)
         engine.endpoint_changed.connect(self.header.chip.show_endpoint)
         engine.endpoint_changed.connect(lambda _: self._show_view(engine.view))
@@ -155,6 +175,10 @@ class MainWindow(QMainWindow):
         self.dashboard.log_asked.connect(lambda: self.open_page(LOGS))
         self.dashboard.settings_asked.connect(lambda: self.open_page(SETTINGS))
         self.settings.apply_asked.connect(self._apply_settings)
+        self.chat.model_asked.connect(self.add_model)
+        self.models.add_asked.connect(self.add_model)
+        self.models.use_asked.connect(self.use_model)
+        self._downloads.ready.connect(self._model_ready)
         self._tray.availability_changed.connect(self._tray_changed)
         engine.ticked.connect(self._show_retry)
 
@@ -184,6 +208,48 @@ class MainWindow(QMainWindow):
             self.settings.port.setFocus()
         else:
             self._engine.start_own()
+
+    # --- models ---
+
+    def add_model(self, request: Request | None = None) -> AddModelDialog:
+        """Open the dialog, over the page of models, where its downloads can be seen."""
+        self.open_page(MODELS)
+        dialog = AddModelDialog(self, self._model_service, self._downloads, self._store, request)
+        dialog.use_asked.connect(self.use_model)
+        dialog.download_asked.connect(self._download)
+        dialog.open()
+        return dialog
+
+    def use_model(self, model: str) -> None:
+        """Let the engine run this model from now on: a path, or the bundled model's name."""
+        self._store.update(model=model)
+        self.settings.show_settings()
+        if self._engine.view.outside and self._engine.port_held_outside:
+            self.models.banner.show_problem(
+                "The model is chosen, but an engine that was started outside the app runs now.",
+                "End that one, or choose another port in Settings and apply it.",
+            )
+        elif self._engine.view.phase in RUNNING:
+            self._apply_settings()
+        else:
+            self._engine.start()
+
+    def _look_at_models(self, view: EngineView) -> None:
+        """What the engine holds or gives back changes what fits."""
+        if view.phase in (Phase.READY, Phase.STOPPED) and self.models.isVisible():
+            self._model_service.refresh()
+
+    def _download(self, request: Request, use_it: bool) -> None:
+        if use_it:
+            self._to_use.add(request.id)
+        self._downloads.add(request)
+
+    def _model_ready(self, job: Job) -> None:
+        self._model_service.refresh()
+        self._tray.tell("A model is ready", f"{job.request.repo} is downloaded and checked.")
+        if job.id in self._to_use:
+            self._to_use.discard(job.id)
+            self.use_model(job.path)
 
     def _apply_settings(self) -> None:
         """An engine that the person has stopped stays so; one that could not run tries anew."""

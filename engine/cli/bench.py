@@ -8,11 +8,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from engine.cli.engine_options import add_model_options
+from engine.cli.engine_options import add_model_options, engine_arguments
 from engine.cli.values import given, whole
 from engine.errors import InvalidRequest
+from engine.memory import machine_profile
+from engine.memory.machine_profile import Measured
 from engine.native.library import FORMATS
 from engine.options import EngineOptions
 
@@ -41,6 +43,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         own.set_defaults(measure=measure)
 
     add("decode", "tokens a second, beside transformers on the same weights", _decode, _run_decode)
+    add("prefill", "how fast prompts are read, beside what the link allows", _prefill, _run_prefill)
+    add("interleave", "how long a prompt makes an answer wait", _interleave, _run_interleave)
+    add("ttft", "what a client waits for its first text", _ttft, _run_ttft)
+    add("load", "what a start takes until its first text", _load, _run_load)
     add(
         "host",
         "the rate at which the CPU consumes weights, beside reading memory",
@@ -61,10 +67,24 @@ def run(options: argparse.Namespace) -> int:
 
     result: Result = options.measure(options)
     print(bench_result.table(result))
+    _remember(result, options)
     if options.json is not None:
         bench_result.write(result, options.json)
         print(f"Written to {options.json}")
     return 0
+
+
+def _remember(result: Result, options: argparse.Namespace) -> None:
+    """Keep this PC's own rates for the estimates of `headrace fit` and the app. A host's rate over
+    few bytes is its caches', not its memory's."""
+    machine = result.machine
+    if result.bench == "link":
+        link = Measured(gb_per_s=machine.link, when=result.when, hardware=machine.gpu)
+        machine_profile.remember(link=link)
+    elif result.bench == "host" and not options.mebibytes:
+        hardware = machine_profile.host_hardware(machine.host, machine.ram_bytes)
+        host = Measured(gb_per_s=machine.stream, when=result.when, hardware=hardware)
+        machine_profile.remember(host=host)
 
 
 def _file(text: str) -> Path:
@@ -122,20 +142,143 @@ def _run_decode(options: argparse.Namespace) -> Result:
     from engine.runtime.bench import measure_decode
 
     return measure_decode(
-        EngineOptions(
-            model=options.model,
-            device=options.device,
-            dtype=options.dtype,
-            moe_cache_rate=options.moe_cache_rate,
-            threads=options.threads,
-            max_sequences=1,
-        ),
+        _engine(options, max_sequences=1),
         tokens=options.tokens,
         prompt_tokens=options.prompt_tokens,
         rounds=options.rounds,
         alone=options.alone,
         sampled=options.sampled,
     )
+
+
+def _engine(options: argparse.Namespace, **more: Any) -> EngineOptions:
+    return EngineOptions(
+        model=options.model,
+        device=options.device,
+        dtype=options.dtype,
+        moe_cache_rate=options.moe_cache_rate,
+        threads=options.threads,
+        emulate_vram_bytes=options.emulate_vram,
+        emulate_link_bytes_per_s=int(options.emulate_link * 1e9),
+        **more,
+    )
+
+
+def _rounds(parser: argparse.ArgumentParser, default: int) -> None:
+    parser.add_argument(
+        "--rounds",
+        type=whole(1),
+        default=default,
+        metavar="N",
+        help="the median of so many is shown (%(default)s)",
+    )
+
+
+def _chunk(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--prefill-chunk",
+        type=whole(1),
+        metavar="TOKENS",
+        help="most tokens of a prompt in a step; without it as when serving",
+    )
+
+
+def _lengths(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--lengths",
+        nargs="+",
+        type=whole(1),
+        default=[512, 4096, 8192, 16384],
+        metavar="N",
+        help="tokens of the prompts (512, 4096, 8192 and 16384)",
+    )
+
+
+def _prefill(parser: argparse.ArgumentParser) -> None:
+    add_model_options(parser, model="demo")
+    _lengths(parser)
+    _rounds(parser, 3)
+    _chunk(parser)
+    parser.add_argument(
+        "--resident",
+        action="store_true",
+        help="read the same with all experts on the device before, which must have room",
+    )
+
+
+def _run_prefill(options: argparse.Namespace) -> Result:
+    from engine.runtime.bench_prefill import measure_prefill
+
+    return measure_prefill(
+        _engine(options, prefill_chunk_tokens=options.prefill_chunk),
+        options.lengths,
+        options.rounds,
+        resident=options.resident,
+    )
+
+
+def _interleave(parser: argparse.ArgumentParser) -> None:
+    add_model_options(parser, model="demo")
+    parser.add_argument(
+        "--prompt-tokens",
+        type=whole(1),
+        default=16384,
+        metavar="N",
+        help="of the prompt that comes (%(default)s)",
+    )
+    _rounds(parser, 3)
+    _chunk(parser)
+
+
+def _run_interleave(options: argparse.Namespace) -> Result:
+    from engine.runtime.bench_interleave import measure_interleave
+
+    engine = _engine(options, prefill_chunk_tokens=options.prefill_chunk)
+    return measure_interleave(engine, options.prompt_tokens, options.rounds)
+
+
+def _ttft(parser: argparse.ArgumentParser) -> None:
+    add_model_options(parser, model="demo")
+    _lengths(parser)
+    parser.add_argument(
+        "--talk-tokens",
+        type=whole(1),
+        default=8192,
+        metavar="N",
+        help="of the conversation that gets one more turn (%(default)s)",
+    )
+    _rounds(parser, 3)
+    _chunk(parser)
+
+
+TEMPLATE_TOKENS = 1024
+"""Room for a conversation's template, answers and next turn."""
+
+
+def _run_ttft(options: argparse.Namespace) -> Result:
+    from engine.runtime.bench_ttft import measure_ttft
+
+    longest = max(*options.lengths, options.talk_tokens)
+    engine = _engine(
+        options,
+        prefill_chunk_tokens=options.prefill_chunk,
+        context_tokens=longest + TEMPLATE_TOKENS,
+    )
+    return measure_ttft(
+        engine, engine_arguments(engine), options.lengths, options.talk_tokens, options.rounds
+    )
+
+
+def _load(parser: argparse.ArgumentParser) -> None:
+    add_model_options(parser, model="demo")
+    _rounds(parser, 1)
+
+
+def _run_load(options: argparse.Namespace) -> Result:
+    from engine.runtime.bench_ttft import measure_load
+
+    engine = _engine(options)
+    return measure_load(engine, engine_arguments(engine), options.rounds)
 
 
 def _host(parser: argparse.ArgumentParser) -> None:

@@ -42,6 +42,20 @@ def add_model_options(parser: argparse.ArgumentParser, *, model: str = "") -> No
         help="share of the experts that have a place on the device, 0 < RATE <= 1 (%(default)g)",
     )
     add(
+        "--emulate-vram",
+        type=size,
+        default=0,
+        metavar="SIZE",
+        help="play a GPU with so much memory in all, other programs' included, such as 8GiB",
+    )
+    add(
+        "--emulate-link",
+        type=number(0),
+        default=0.0,
+        metavar="GB/S",
+        help="let experts reach the GPU no faster than this, in 10^9 bytes a second",
+    )
+    add(
         "--threads",
         type=whole(0),
         default=0,
@@ -83,12 +97,18 @@ def add_engine_options(parser: argparse.ArgumentParser, *, log_level: str) -> No
         help="tokens that all answers together can hold; 0: what the memory has room for",
     )
     add(
+        "--kv-reserve-tokens",
+        type=whole(1),
+        default=8192,
+        metavar="TOKENS",
+        help="tokens of context that have room before experts take the rest (%(default)s)",
+    )
+    add(
         "--prefill-chunk",
         type=whole(1),
-        default=512,
         metavar="TOKENS",
-        help="tokens of a prompt that are read in one step (%(default)s): more is faster and takes "
-        "more memory",
+        help="most tokens of a prompt that are read in one step: more is faster and takes more "
+        "memory; without it 8192 on a GPU and 512 elsewhere, or fewer where memory is short",
     )
     add(
         "--emulate-ram",
@@ -127,8 +147,33 @@ def engine_options(options: argparse.Namespace) -> EngineOptions:
         max_waiting=options.max_waiting,
         context_tokens=options.context,
         kv_tokens=options.kv_tokens,
+        kv_reserve_tokens=options.kv_reserve_tokens,
         prefill_chunk_tokens=options.prefill_chunk,
         threads=options.threads,
         emulate_ram_bytes=options.emulate_ram,
+        emulate_vram_bytes=options.emulate_vram,
+        emulate_link_bytes_per_s=int(options.emulate_link * 1e9),
         lock_memory=options.lock_memory,
     )
+
+
+def engine_arguments(options: EngineOptions) -> list[str]:
+    """The arguments that `engine_options` makes these options of."""
+    given = {
+        "--model": options.model,
+        "--device": options.device,
+        "--dtype": options.dtype,
+        "--moe-cache-rate": options.moe_cache_rate,
+        "--max-sequences": options.max_sequences,
+        "--max-waiting": options.max_waiting,
+        "--context": options.context_tokens,
+        "--kv-tokens": options.kv_tokens,
+        "--kv-reserve-tokens": options.kv_reserve_tokens,
+        "--prefill-chunk": options.prefill_chunk_tokens,
+        "--threads": options.threads,
+        "--emulate-ram": options.emulate_ram_bytes,
+        "--emulate-vram": options.emulate_vram_bytes,
+        "--emulate-link": options.emulate_link_bytes_per_s / 1e9,
+    }
+    named = [f"{option}={value}" for option, value in given.items() if value is not None]
+    return [*named, "--lock-memory"] if options.lock_memory else named

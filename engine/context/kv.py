@@ -35,8 +35,10 @@ class KvPages:
         device: torch.device | None = None,
         dtype: torch.dtype = torch.float32,
         arena: Arena | None = None,
+        most: int = 0,
     ) -> None:
-        """In `arena`, which must be empty and large enough; without one, in an arena of its own."""
+        """In `arena`, which must be empty and large enough; without one, in an arena of its own,
+        which can grow to `most` pages."""
         attention = spec.attention
         self.page_tokens = page_tokens
         self.head_dim = attention.head_dim
@@ -51,7 +53,9 @@ class KvPages:
             weights *= extent
         self.page_bytes = weights * dtype.itemsize
         if arena is None:
-            arena = Arena.reserve(pages * self.page_bytes, self.device)
+            arena = Arena.reserve(
+                max(pages, most) * self.page_bytes, self.device, first=pages * self.page_bytes
+            )
         self._arena = arena
         self.pages = 0
         self.resize(pages)
@@ -59,6 +63,11 @@ class KvPages:
     @property
     def nbytes(self) -> int:
         return self.pages * self.page_bytes
+
+    @property
+    def backed(self) -> int:
+        """Memory of the device that the pages hold."""
+        return self._arena.backed
 
     def resize(self, pages: int) -> None:
         """Grow, or give the last pages back; others keep what they hold. May raise OutOfMemory."""

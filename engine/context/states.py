@@ -50,6 +50,11 @@ class StatePool:
     def nbytes(self) -> int:
         return self.rows * self.row_bytes
 
+    @property
+    def backed(self) -> int:
+        """Memory of the device that the rows hold."""
+        return self._arena.backed
+
     def resize(self, rows: int) -> None:
         """Grow (new rows are not reset), or give the last rows back. OutOfMemory if too many."""
         self._arena.resize(rows * self.row_bytes)

@@ -219,8 +219,15 @@ class Residency:
     @contextmanager
     def _in_host_memory(self) -> Iterator[Tables]:
         """The tables, to be changed."""
-        tables = self.tables.to(_HOST)
+        tables = self.read()
         yield tables
-        if tables.state is not self.tables.state:
-            self.tables.copy_(tables)
+        self.write(tables)
+
+    def read(self) -> Tables:
+        """A copy of the tables in host memory."""
+        return self.tables.clone(_HOST)
+
+    def write(self, tables: Tables) -> None:
+        """The tables become what these say, which were read since they changed last."""
+        self.tables.copy_(tables)
         self._expire()

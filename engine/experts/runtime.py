@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from engine.errors import OutOfMemory
+from engine.experts import regime
+from engine.experts.copies import Copies
 from engine.experts.holding import Hold
+from engine.experts.regime import Absence, StreamMode
 from engine.experts.residency import Residency
 from engine.experts.slots import SlotPool
 from engine.experts.store import (
@@ -22,9 +25,11 @@ from engine.experts.store import (
     layers_by_stride,
     pool_needs,
 )
-from engine.kernels.gather import Banks, gather_blobs
+from engine.experts.stream import PoolStream
+from engine.kernels.gather import BYTES, NANOSECONDS, Banks, Gauge, gather_blobs, read_gauge
 from engine.kernels.moe import moe_combine, moe_expert_rows, moe_experts
-from engine.kernels.residency import ABSENT, Route
+from engine.kernels.pacing import LinkPace
+from engine.kernels.residency import ABSENT, Route, count_routes
 from engine.memory.budget import slots_for_rate
 from engine.memory.device import Device
 from engine.memory.pinned import Pinned
@@ -37,13 +42,19 @@ class ExpertCounters:
     """Since the start. An expert counts once for each layer and step that routes a token to it."""
 
     hits: int = 0
-    """It was in a slot."""
+    """It was in a slot; of a streamed step, and was not sent."""
     misses: int = 0
-    """It was not. On `cpu` there are neither hits nor misses."""
+    """It was not, or was sent. On `cpu` there are neither hits nor misses."""
     fills: int = 0
-    """Blobs copied into slots."""
+    """Blobs copied into slots. A streamed step sends experts before it is known whether any token
+    is routed to them, so there may be more of them than misses."""
     link_bytes: int = 0
     """Bytes of those blobs."""
+    gather_ns: int = 0
+    """What filling took while it was timed: on a GPU by its own clock, where a kernel fills, on
+    `sim` by the host's."""
+    gather_bytes: int = 0
+    """Bytes that were filled meanwhile."""
     host_experts: int = 0
     """Computed in place, in the store."""
     host_bytes: int = 0
@@ -61,8 +72,21 @@ class _Pool:
     """Experts of its layers."""
     banks: Banks | None
     """What a GPU reads its layers from by itself: None unless all of them are pinned."""
+    stream: PoolStream
     complete: bool = False
     """Every expert has a slot, so nothing is missed."""
+
+    @property
+    def gauge(self) -> Gauge | None:
+        """Of the kernel that fills slots; without it the slots' own figures count."""
+        return self.banks.gauge if self.banks is not None else None
+
+    @property
+    def gathered(self) -> tuple[int, int]:
+        """Nanoseconds and bytes."""
+        if self.gauge is None:
+            return self.slots.filled_ns, self.slots.filled_bytes
+        return int(self.gauge.told[NANOSECONDS]), int(self.gauge.told[BYTES])
 
 
 MANY_ROUTES = 128
@@ -78,11 +102,19 @@ class ExpertRuntime:
     graph can hold it. What is resident changes the time a call takes and not one bit of its result.
     """
 
-    def __init__(self, store: ExpertStore, device: Device, slots: Sequence[int] = ()) -> None:
-        """`slots` of each pool, in the order of `pool_needs`; none on `cpu`."""
+    def __init__(
+        self,
+        store: ExpertStore,
+        device: Device,
+        slots: Sequence[int] = (),
+        link_bytes_per_s: int = 0,
+    ) -> None:
+        """`slots` of each pool, in the order of `pool_needs`; none on `cpu`. Slots are filled no
+        faster than `link_bytes_per_s`, unless that is 0."""
         self.store = store
         self.device = device
         self._host_experts = self._host_bytes = 0
+        self._pace = LinkPace(link_bytes_per_s, device.torch) if link_bytes_per_s else None
         self._in_step = False
         self.on_routing: Callable[[int, list[int]], None] | None = None
         """For traces: told the layer and the distinct experts of every call."""
@@ -91,23 +123,34 @@ class ExpertRuntime:
         self._pool_of: dict[int, _Pool] = {}
         if not device.has_slots:
             return
+        self._copies = Copies(device)
         groups = layers_by_stride(store.plans)
         for group, need, count in zip(groups, pool_needs(store.plans), slots, strict=True):
             layers = [plan.layer for plan in group]
+            pool_slots = SlotPool(device, need.stride, count, need.blobs, self._pace)
+            residency = Residency(
+                len(group), self._experts, count, most=need.blobs, device=device.torch
+            )
             pool = _Pool(
-                SlotPool(device, need.stride, count, need.blobs),
-                Residency(len(group), self._experts, count, most=need.blobs, device=device.torch),
+                pool_slots,
+                residency,
                 {layer: row for row, layer in enumerate(layers)},
                 need.blobs,
                 self._banks(layers),
+                PoolStream(store, pool_slots, residency, layers, self._copies),
             )
             self._pools.append(pool)
             self._pool_of.update(dict.fromkeys(pool.rows, pool))
 
     def _banks(self, layers: list[int]) -> Banks | None:
         pinned = all(self.store.hold(layer) is Hold.PINNED for layer in layers)
-        reads = self.device.kind == "cuda" and pinned
-        return self.store.banks(layers, self.device.torch) if reads else None
+        if self.device.kind != "cuda" or not pinned:
+            return None
+        return replace(
+            self.store.banks(layers, self.device.torch),
+            gauge=Gauge.empty(len(layers), self.device.torch),
+            pace=self._pace.nanoseconds if self._pace is not None else None,
+        )
 
     @staticmethod
     def load(
@@ -120,19 +163,20 @@ class ExpertRuntime:
         progress: BytesProgress | None = None,
         file_range: FileRanges | None = None,
         lock: bool = False,
+        link_bytes_per_s: int = 0,
     ) -> ExpertRuntime:
         """Read the experts of these layers (`plan_layers`) and make room for some on the device.
 
         `slots` are what the solver gave each pool; without them `cache_rate` says how many.
-        `file_range` and `lock` are ExpertStore.load's. For cuda the store is pinned, and slots are
-        filled where there is one for each expert.
+        `file_range` and `lock` are ExpertStore.load's, `link_bytes_per_s` is the constructor's. For
+        cuda the store is pinned, and slots are filled where there is one for each expert.
         Raises InvalidRequest for a rate outside 0 < rate <= 1, and what ExpertStore.load raises.
         """
         if device.has_slots and not slots:
             slots = [slots_for_rate(cache_rate, need.blobs) for need in pool_needs(plans)]
         pin = partial(Pinned, device=device.torch) if device.kind == "cuda" else None
         store = ExpertStore.load(source, plans, progress, file_range=file_range, pin=pin, lock=lock)
-        runtime = ExpertRuntime(store, device, slots)
+        runtime = ExpertRuntime(store, device, slots, link_bytes_per_s)
         if device.kind == "cuda":
             runtime.fill_all()
         return runtime
@@ -140,22 +184,23 @@ class ExpertRuntime:
     def fill_all(self) -> None:
         """Fill every slot, if there is one for each expert: nothing is missed from then on."""
         for pool in self._pools:
-            if pool.slots.slots < pool.blobs:
+            if pool.complete or pool.slots.slots < pool.blobs:
                 continue
             pool.residency.begin_step()
             for layer in pool.rows:
                 everyone = torch.zeros(self._experts, dtype=torch.int32, device=self.device.torch)
-                experts = self.store.plan(layer).experts
-                everyone[:experts] = 1
-                self._fill(pool, layer, pool.residency.route_counts(pool.rows[layer], everyone, 0))
-                pool.residency.forgive(experts)
+                everyone[: self.store.plan(layer).experts] = 1
+                route = pool.residency.route_counts(pool.rows[layer], everyone, 0)
+                self._fill(pool, layer, route)
+                pool.residency.forgive(int(route.count))
             pool.complete = True
 
     def __call__(
-        self, layer: int, x: Tensor, ids: Tensor, weights: Tensor, singles: int = 0
+        self, layer: int, x: Tensor, ids: Tensor, weights: Tensor | None, singles: int = 0
     ) -> Tensor:
-        """x [T, H], ids int64 [T, k], weights float32 [T, k] -> [T, H] in x's dtype. The first
-        `singles` rows are sequences of one token.
+        """x [T, H], ids int64 [T, k], weights float32 [T, k] -> [T, H] in x's dtype; without
+        weights the row of each route, float32 [T, k, H]. The first `singles` rows are sequences of
+        one token.
 
         Raises OutOfMemory if every slot is locked, and ValueError for an id that is no expert, but
         not where ids are not read back.
@@ -163,6 +208,9 @@ class ExpertRuntime:
         if ids.numel() == 0:
             return torch.zeros_like(x)
         plan = self.store.plan(layer)
+        pool = self._pool_of.get(layer)
+        if pool is not None and pool.stream.active:
+            return pool.stream(pool.rows[layer], plan.spec, x, ids, weights, singles)
         if self.never_waits(layer, ids.numel()):
             return self._at_once(plan, x, ids, weights, singles)
         distinct = sorted(set(ids.reshape(-1).tolist()))
@@ -186,7 +234,7 @@ class ExpertRuntime:
         return readable and most <= pool.slots.slots - pool.residency.locked
 
     def _at_once(
-        self, plan: LayerPlan, x: Tensor, ids: Tensor, weights: Tensor, singles: int
+        self, plan: LayerPlan, x: Tensor, ids: Tensor, weights: Tensor | None, singles: int
     ) -> Tensor:
         """All misses are filled before anything is computed, and the host knows of none."""
         pool = self._pool_of[plan.layer]
@@ -195,30 +243,19 @@ class ExpertRuntime:
             route = pool.residency.route(row, ids)
             slots = route.slots
         else:
-            route = pool.residency.route_counts(row, self._counts(ids), len(ids))
+            route = pool.residency.route_counts(row, count_routes(ids, self._experts), len(ids))
             slots = route.slots[ids]
         if pool.banks is not None and not pool.complete:
             gather_blobs(bank, pool.banks, row, route.fills, route.count)
         return moe_experts(bank, plan.spec, x, slots, weights, singles)
 
-    def _counts(self, ids: Tensor) -> Tensor:
-        """int32 [experts]: routes to each. On a GPU, unlike bincount, it waits for nothing."""
-        counts = torch.zeros(self._experts, dtype=torch.int32, device=ids.device)
-        flat = ids.reshape(-1)
-        return counts.scatter_add_(0, flat, torch.ones_like(flat, dtype=torch.int32))
-
     def _from_slots(
-        self, plan: LayerPlan, x: Tensor, ids: Tensor, weights: Tensor, singles: int
+        self, plan: LayerPlan, x: Tensor, ids: Tensor, weights: Tensor | None, singles: int
     ) -> Tensor:
-        """Resident experts first, with as many fills as find a slot; the rest in further groups.
-
-        A prefill chunk goes the same way: it fetches the experts it routes to, one layer at a time,
-        and nothing arrives ahead of its layer. Streaming through a ring belongs to the GPU's
-        prefill and changes how bytes arrive, not what is computed here.
-        """
+        """Resident experts first, with as many fills as find a slot; the rest in further groups."""
         pool = self._pool_of[plan.layer]
         rows = torch.empty((*ids.shape, x.shape[1]), dtype=torch.float32, device=x.device)
-        waiting, tokens = self._counts(ids), len(ids)
+        waiting, tokens = count_routes(ids, self._experts), len(ids)
         while True:
             route = pool.residency.route_counts(pool.rows[plan.layer], waiting, tokens)
             self._fill(pool, plan.layer, route)
@@ -246,16 +283,48 @@ class ExpertRuntime:
                 pool.residency.release(pool.rows[layer], expert)
             raise
 
-    def begin_step(self) -> None:
+    def begin_step(
+        self, routes: int = 0, mode: StreamMode = "auto", *, seeds: bool = False
+    ) -> None:
+        """A step of so many routes in each layer begins. Where streaming its experts is predicted
+        to be faster than fetching what is routed to, the host waits for the residency and streams
+        them; 0 routes, as in a captured graph, wait for nothing. `seeds`: a prompt ends with this
+        step, see `seed`. `end_step` follows in any case, also where this raises."""
         self._in_step = True
         for pool in self._pools:
-            pool.residency.begin_step()
+            if not (self._is_streamed(pool, routes, mode) and self._stream(pool, mode, seeds)):
+                pool.residency.begin_step()
+
+    def _is_streamed(self, pool: _Pool, routes: int, mode: StreamMode) -> bool:
+        readable = pool.banks is not None or self.device.in_host_memory
+        if not routes or mode == "never" or self.on_routing is not None:
+            return False
+        if pool.complete or not readable:
+            return False
+        absent = pool.blobs - pool.residency.counts().used
+        if mode != "auto":
+            return absent > 0
+        absence = Absence(routes, self._experts, len(pool.rows), absent * pool.slots.stride)
+        return regime.streams(absence, self.link_bytes_per_s)
+
+    def _stream(self, pool: _Pool, mode: StreamMode, seeds: bool) -> bool:
+        return pool.stream.begin(seeds=seeds, overlaps=mode != "serial")
 
     def end_step(self) -> None:
         """A safe point begins: no kernel reads what a resize is about to move."""
         self._in_step = False
         for pool in self._pools:
+            pool.stream.end()
             pool.residency.publish()
+            if pool.gauge is not None and not pool.complete:
+                read_gauge(pool.gauge.spans, pool.gauge)
+
+    def seed(self) -> None:
+        """Once a prompt's last step has ended and its results are out: have in slots what the
+        prompt used most. Nothing happens after other steps."""
+        for pool in self._pools:
+            if pool.stream.seed():
+                pool.residency.publish()
 
     def resize(self, slots: Sequence[int]) -> None:
         """Have these many slots in each pool, keeping the hot ones. Only between steps.
@@ -274,6 +343,11 @@ class ExpertRuntime:
                 pool.slots.resize(count)
 
     @property
+    def link_bytes_per_s(self) -> float:
+        """As measured by the last streamed step, or what is assumed before."""
+        return self._copies.rate() or regime.LINK_BYTES_PER_S
+
+    @property
     def pools(self) -> tuple[tuple[SlotPool, Residency], ...]:
         return tuple((pool.slots, pool.residency) for pool in self._pools)
 
@@ -281,6 +355,12 @@ class ExpertRuntime:
     def slots(self) -> tuple[int, ...]:
         """Slots of each pool."""
         return tuple(pool.slots.slots for pool in self._pools)
+
+    @property
+    def complete(self) -> tuple[bool, ...]:
+        """Of each pool, whether every expert is in a slot and so none is ever filled. What a step
+        asks of the device depends on it."""
+        return tuple(pool.complete for pool in self._pools)
 
     @property
     def slots_used(self) -> int:
@@ -320,6 +400,8 @@ class ExpertRuntime:
             misses=sum(each.misses for each in counts),
             fills=sum(each.fills for each in counts),
             link_bytes=sum(each.fills * n for each, n in zip(counts, strides, strict=True)),
+            gather_ns=sum(pool.gathered[0] for pool in self._pools),
+            gather_bytes=sum(pool.gathered[1] for pool in self._pools),
             host_experts=self._host_experts,
             host_bytes=self._host_bytes,
         )

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 
 from engine.experts.residency import Move
+from engine.kernels.pacing import LinkPace
 from engine.memory.arena import Arena
-from engine.memory.device import Device
+from engine.memory.device import Device, driver_of
 from engine.native.library import library
+
+LARGEST_COPY = 8 << 20
+"""Bytes: enough for the link's rate, and little enough to wait for where another stream's small
+copy comes in between."""
 
 
 def runs(fills: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
@@ -36,8 +43,14 @@ class SlotPool:
     has no virtual memory it keeps what its first size takes: see TorchArena.)
     """
 
-    def __init__(self, device: Device, stride: int, slots: int, most: int) -> None:
+    def __init__(
+        self, device: Device, stride: int, slots: int, most: int, pace: LinkPace | None = None
+    ) -> None:
+        """Fills take as long as `pace` says, if they would take less."""
         self.stride = stride
+        self._pace = pace
+        self.filled_ns = self.filled_bytes = 0
+        """What fills took of the host's time in host memory, where they are done at once."""
         self._in_host_memory = device.in_host_memory
         self._arena = Arena.reserve(most * stride, device.torch, first=slots * stride)
         self._set(slots)
@@ -57,10 +70,32 @@ class SlotPool:
         In the order of the current stream. From pinned memory the copy engine copies, and this
         returns before it has.
         """
+        if not fills:
+            return
         self._settle()
-        for expert, slot, count in runs(fills):
-            source = bank[expert : expert + count]
-            self.bank[slot : slot + count].copy_(source, non_blocking=True)
+        begin, nbytes = time.perf_counter_ns(), len(fills) * self.stride
+        with self._pace.copying(nbytes) if self._pace is not None else nullcontext():
+            if self._in_host_memory:
+                for expert, slot, count in runs(fills):
+                    self.bank[slot : slot + count].copy_(bank[expert : expert + count])
+            else:
+                # One call each: a streamed prompt makes thousands of copies.
+                self._copy_in(bank, fills)
+        if self._in_host_memory:
+            self.filled_ns += time.perf_counter_ns() - begin
+            self.filled_bytes += nbytes
+
+    def _copy_in(self, bank: Tensor, fills: Sequence[tuple[int, int]]) -> None:
+        source, target, stride = bank.data_ptr(), self.bank.data_ptr(), self.stride
+        most = max(1, LARGEST_COPY // stride)
+        copies = (
+            (target + (slot + n) * stride, source + (expert + n) * stride, many * stride)
+            for expert, slot, count in runs(fills)
+            for n in range(0, count, most)
+            for many in (min(most, count - n),)
+        )
+        device = self.bank.device
+        driver_of(device).copy_in(copies, torch.cuda.current_stream(device).cuda_stream)
 
     def move(self, moves: Iterable[Move]) -> None:
         self._settle()

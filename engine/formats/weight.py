@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+
+from engine.formats.quantisation import FP8_BLOCK
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +35,85 @@ class StoredWeight:
 
 
 @dataclass(frozen=True, eq=False)
+class Run:
+    """Matrices that lie end to end and so are one, with one bias [out] or None."""
+
+    weight: StoredWeight
+    bias: torch.Tensor | None
+    rows: tuple[int, ...]
+    """Of each of them."""
+
+
+@dataclass(frozen=True, eq=False)
 class Projections:
     """Matrices that multiply the same rows, each with its bias [out] or None."""
 
     weights: tuple[StoredWeight, ...]
     biases: tuple[torch.Tensor | None, ...]
+    runs: tuple[Run, ...] = ()
+    """The same in order, as few matrices as their formats allow. Empty if each lies by itself."""
+
+    @staticmethod
+    def end_to_end(
+        weights: Sequence[StoredWeight], biases: Sequence[torch.Tensor | None]
+    ) -> Projections:
+        """Lays neighbours of one format end to end; what is returned has views of that memory."""
+        runs: list[Run] = []
+        group: list[int] = []
+        laid: list[StoredWeight] = []
+        for place in range(len(weights)):
+            group.append(place)
+            last = place + 1 == len(weights)
+            if (
+                not last
+                and _can_follow(weights[place], weights[place + 1])
+                and (biases[place] is None) == (biases[place + 1] is None)
+            ):
+                continue
+            own = [weights[each] for each in group]
+            added = [bias for each in group if (bias := biases[each]) is not None]
+            run = Run(
+                _joined(own), torch.cat(added) if added else None, tuple(w.shape[0] for w in own)
+            )
+            runs.append(run)
+            laid += _rows_of(run)
+            group = []
+        return Projections(tuple(laid), tuple(biases), tuple(runs))
+
+
+def _can_follow(first: StoredWeight, second: StoredWeight) -> bool:
+    """Whether both can be one matrix: not with a global scale, nor across a block of scales."""
+    if first.format != second.format or first.shape[1:] != second.shape[1:]:
+        return False
+    whole = first.format != "fp8_block" or first.shape[0] % FP8_BLOCK == 0
+    return whole and "scale_2" not in first.parts
+
+
+def _joined(weights: Sequence[StoredWeight]) -> StoredWeight:
+    if len(weights) == 1:
+        return weights[0]
+    first = weights[0]
+    parts = {
+        # As bytes: not every torch joins float8.
+        name: torch.cat([weight.parts[name].view(torch.uint8) for weight in weights]).view(
+            part.dtype
+        )
+        for name, part in first.parts.items()
+    }
+    rows = sum(weight.shape[0] for weight in weights)
+    return StoredWeight(first.format, (rows, *first.shape[1:]), parts)
+
+
+def _rows_of(run: Run) -> list[StoredWeight]:
+    if len(run.rows) == 1:
+        return [run.weight]
+    weights, start, whole = [], 0, run.weight
+    for rows in run.rows:
+        parts = {}
+        for name, part in whole.parts.items():
+            # A row of fp8_block's scales is that of a block of rows.
+            each = FP8_BLOCK if name == "scale" and whole.format == "fp8_block" else 1
+            parts[name] = part[start // each : -(-(start + rows) // each)]
+        weights.append(StoredWeight(whole.format, (rows, *whole.shape[1:]), parts))
+        start += rows
+    return weights

@@ -50,7 +50,9 @@ def updated(scores: _Longs, counts: _Longs, tokens: int | _Longs, decayed: _Long
     `decayed` is what `decay` says. A turn of no tokens changes nothing: its experts were counted
     before."""
     frequency = np.minimum(counts, tokens) * ((ONE - 1) // np.maximum(tokens, 1))
-    return np.where(tokens > 0, (scores * decayed + frequency * (ONE - decayed)) >> FRACTION, scores)
+    return np.where(
+        tokens > 0, (scores * decayed + frequency * (ONE - decayed)) >> FRACTION, scores
+    )
 
 
 def magnitude(scores: _Longs) -> _Longs:
@@ -59,9 +61,7 @@ def magnitude(scores: _Longs) -> _Longs:
     return scores.astype(np.float32).view(np.int32).astype(np.int64) >> 23
 
 
-def credited(
-    credits: _Longs, scores: _Longs, before: _Longs, counts: _Longs, room: int
-) -> _Longs:
+def credited(credits: _Longs, scores: _Longs, before: _Longs, counts: _Longs, room: int) -> _Longs:
     """Credits [half-lives] after a layer's turn. `scores` [half-lives, experts] are from before it,
     `before` marks the experts of the turn before it: they were in slots then, whatever their score.
     So of `room` slots they have theirs first, and the hottest others the rest."""

@@ -27,11 +27,12 @@ from engine.kernels.dequantise import (
 from engine.kernels.pointwise import swiglu
 from engine.kernels.registry import operation
 
+_CUDA = "engine.kernels.gpu.linear"
 _FEW_ROWS = 16
 """Up to here a product is bound by reading the weight, not by arithmetic."""
 
 
-@operation("linear", cuda="engine.kernels.gpu.linear")
+@operation("linear", cuda=_CUDA)
 def linear(
     x: Tensor,
     weight: StoredWeight,
@@ -49,7 +50,7 @@ def linear(
     return out if bias is None else out + bias
 
 
-@operation("linears")
+@operation("linears", cuda=_CUDA)
 def linears(x: Tensor, projections: Projections, singles: int = 0) -> tuple[Tensor, ...]:
     """x [N, in] times each of the matrices: [N, out] each, as `linear` would give them."""
     pairs = zip(projections.weights, projections.biases, strict=True)

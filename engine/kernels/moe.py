@@ -43,14 +43,20 @@ _CUDA = "engine.kernels.gpu.experts"
 
 @operation("moe_experts", cuda=_CUDA)
 def moe_experts(
-    bank: Tensor, spec: BlobSpec, x: Tensor, slots: Tensor, weights: Tensor, singles: int = 0
+    bank: Tensor,
+    spec: BlobSpec,
+    x: Tensor,
+    slots: Tensor,
+    weights: Tensor | None,
+    singles: int = 0,
 ) -> Tensor:
     """Sum over a token's routes j of weights[:, j] * down(silu(gate(x)) * up(x)) of its experts.
 
     bank uint8 [N, stride], x [T, H], slots int64 [T, k] rows of the bank, weights float32 [T, k].
-    Returns [T, H] in x's dtype; sums are float32. The first `singles` rows of x are sequences of
-    one token, which a GPU computes with other kernels. Raises ValueError for a slot outside the
-    bank, except on a GPU, where that would have to be waited for.
+    Returns [T, H] in x's dtype; sums are float32. Without weights: the rows, as `moe_combine`. The
+    first `singles` rows of x are sequences of one token, which a GPU computes with other kernels.
+    Raises ValueError for a slot outside the bank, except on a GPU, where that would have to be
+    waited for.
     """
     if slots.numel() and int(slots.min()) < 0:
         raise ValueError(f"slot {int(slots.min())} is not in the bank")
@@ -90,12 +96,15 @@ def moe_expert_rows(
 
 
 @operation("moe_combine", cuda=_CUDA)
-def moe_combine(rows: Tensor, weights: Tensor, dtype: torch.dtype) -> Tensor:
-    """rows float32 [T, k, H] weighed by float32 [T, k] and added in the order of the routes.
+def moe_combine(rows: Tensor, weights: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """rows float32 [T, k, H] weighed by float32 [T, k] and added in the order of the routes;
+    without weights the rows themselves, for whoever adds them later.
 
     Products and sums are rounded one by one (no fused multiply-add), so no value depends on where
     in memory it lies. Returns [T, H] in `dtype`.
     """
+    if weights is None:
+        return rows
     weighed = rows * weights.to(torch.float32).unsqueeze(-1)
     total = weighed[:, 0]
     for route in range(1, rows.shape[1]):

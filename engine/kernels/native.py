@@ -40,8 +40,8 @@ def register(native: Library) -> None:
         return _moe_rows(native, bank, spec, x, slots, rows, "silu_glu")
 
     @moe_combine.register("cpu")
-    def native_combine(rows: Tensor, weights: Tensor, dtype: torch.dtype) -> Tensor:
-        return _combine(native, rows, weights, dtype)
+    def native_combine(rows: Tensor, weights: Tensor | None, dtype: torch.dtype) -> Tensor:
+        return rows if weights is None else _combine(native, rows, weights, dtype)
 
 
 def decoded(weight: StoredWeight) -> Tensor:

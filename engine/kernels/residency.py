@@ -118,9 +118,11 @@ class Tables:
             free=full(0, most),
         )
 
-    def to(self, device: torch.device) -> Tables:
-        """Themselves if they are there already, else copies."""
-        return Tables(**{each.name: getattr(self, each.name).to(device) for each in fields(self)})
+    def clone(self, device: torch.device) -> Tables:
+        """Copies on this device."""
+        return Tables(
+            **{each.name: getattr(self, each.name).to(device, copy=True) for each in fields(self)}
+        )
 
     def copy_(self, other: Tables) -> None:
         """Take the content of other tables of the same shapes."""
@@ -140,6 +142,14 @@ class Route:
     to `count`."""
     count: Tensor
     """int32 [1]"""
+
+
+def count_routes(ids: Tensor, experts: int) -> Tensor:
+    """int32 [experts]: how many of `ids`, int64 and all experts, name each. On a GPU, unlike
+    bincount, it waits for nothing."""
+    counts = torch.zeros(experts, dtype=torch.int32, device=ids.device)
+    flat = ids.reshape(-1)
+    return counts.scatter_add_(0, flat, torch.ones_like(flat, dtype=torch.int32))
 
 
 @operation("residency_begin", cuda="engine.kernels.gpu.residency")
@@ -217,11 +227,11 @@ def residency_route_counts(counts: Tensor, layer: int, tokens: int, tables: Tabl
     )
 
 
-def live_scores(tables: Tables) -> _Longs:
+def live_scores(tables: Tables, layers: slice = slice(None)) -> _Longs:
     """[layers, experts]: of tables in host memory, with what was routed since the step began."""
     chosen = int(tables.chosen[0])
     began, counts, tokens = (
-        each.numpy().astype(np.int64)
+        each.numpy()[layers].astype(np.int64)
         for each in (tables.scores[chosen], tables.counts, tables.tokens[:, None])
     )
     decayed = expert_scores.decay(HALF_LIVES[chosen], np.maximum(tokens, 0))

@@ -34,7 +34,7 @@ class Attention:
         spec = self.spec
         keys, values = step.kv.layer(self.layer)
         places = step.cos, step.sin, keys, values, step.slots
-        scale, sequences = spec.head_dim**-0.5, step.batch.sequences
+        scale, sequences = spec.head_dim**-0.5, step.sequences
         if self.norms is None and not spec.output_gate:
             return attention_block(
                 *(x, self.qkv, self.o, *places, sequences, scale, step.singles, step.attention)

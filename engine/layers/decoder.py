@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from engine.kernels.moe_layer import MoeSum
 from engine.layers.linear import RmsNorm
 from engine.layers.step import Step
 
@@ -16,10 +17,12 @@ class DecoderLayer:
     mixer_norm: RmsNorm
     mixer: Callable[[Tensor, Step], Tensor]
     feed_forward_norm: RmsNorm
-    feed_forward: Callable[[Tensor, int], Tensor]
+    feed_forward: Callable[[Tensor, int], Tensor | MoeSum]
     """Of rows, the first of which are sequences of one token: so many."""
 
-    def __call__(self, x: Tensor, added: Tensor | None, step: Step) -> tuple[Tensor, Tensor]:
+    def __call__(
+        self, x: Tensor, added: Tensor | MoeSum | None, step: Step
+    ) -> tuple[Tensor, Tensor | MoeSum]:
         """[N, hidden] of all sequences of the step: x, and what is still to be added to it; so are
         the results. Whoever norms the sum adds on the way. Keys, values and states are written."""
         if added is None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from engine.formats.weight import Projections, StoredWeight
 from engine.kernels.linear import embedding, linear, mlp
+from engine.kernels.moe_layer import MoeSum, add_moe_norm
 from engine.kernels.pointwise import add_rms_norm, rms_norm
 
 
@@ -46,14 +47,17 @@ class RmsNorm:
         """x [..., D]: the same shape and dtype; the mean square is float32."""
         return rms_norm(x, self.weight, self.eps)
 
-    def after_adding(self, x: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
+    def after_adding(self, x: Tensor, added: Tensor | MoeSum) -> tuple[Tensor, Tensor]:
         """x + added, and the norm of it."""
+        if isinstance(added, MoeSum):
+            return add_moe_norm(x, added, self.weight, self.eps)
         return add_rms_norm(x, added, self.weight, self.eps)
 
 
 def together(*maps: Linear) -> Projections:
-    """Linear maps of the same rows, for one call."""
-    return Projections(tuple(m.weight for m in maps), tuple(m.bias for m in maps))
+    """Linear maps of the same rows, for one call. What is returned has their memory laid anew: the
+    maps themselves are not to be kept."""
+    return Projections.end_to_end([m.weight for m in maps], [m.bias for m in maps])
 
 
 @dataclass(frozen=True)

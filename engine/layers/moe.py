@@ -7,16 +7,18 @@ from typing import Protocol
 
 from torch import Tensor
 
-from engine.kernels.pointwise import add_gated, route
-from engine.layers.linear import Linear, Mlp
+from engine.kernels.moe_layer import MoeSum, SharedExpert, moe_entry
 
 
 class ExpertsForward(Protocol):
     """The routed experts of all layers, wherever their weights are."""
 
-    def __call__(self, layer: int, x: Tensor, ids: Tensor, weights: Tensor, singles: int) -> Tensor:
-        """x [T, hidden], ids int64 [T, k], weights float32 [T, k]: the weighted sum [T, hidden],
-        which is the caller's to write to. The first `singles` rows are sequences of one token."""
+    def __call__(
+        self, layer: int, x: Tensor, ids: Tensor, weights: Tensor | None, singles: int
+    ) -> Tensor:
+        """x [T, hidden], ids int64 [T, k]: the row of each route, float32 [T, k, hidden]; with
+        weights float32 [T, k] their weighed sum [T, hidden] in x's dtype. The first `singles` rows
+        are sequences of one token."""
         ...
 
 
@@ -28,17 +30,12 @@ class Moe:
     router: Tensor
     """float32 [experts, hidden]"""
     experts: ExpertsForward
-    shared: Mlp | None = None
-    shared_gate: Linear | None = None
-    """[1, hidden]: its sigmoid scales the shared expert's output."""
+    shared: SharedExpert | None = None
 
-    def __call__(self, x: Tensor, singles: int) -> Tensor:
-        """x [T, hidden] of all sequences of the step, those of one token first: [T, hidden] in x's
-        dtype."""
-        ids, weights = route(x, self.router, self.top_k, self.normalise_top_k)
-        out = self.experts(self.layer, x, ids, weights, singles)
-        if self.shared is None:
-            return out
-        gate = self.shared_gate(x, singles) if self.shared_gate is not None else None
-        # In place: both are this call's own, and new memory costs as much as the arithmetic.
-        return add_gated(out, self.shared(x, singles), gate)
+    def __call__(self, x: Tensor, singles: int) -> MoeSum:
+        """x [T, hidden] of all sequences of the step, those of one token first."""
+        # The shared expert comes before the routed ones: on a GPU, where the router leaves most of
+        # it idle.
+        entry = moe_entry(x, self.router, self.top_k, self.normalise_top_k, self.shared, singles)
+        rows = self.experts(self.layer, x, entry.ids, None, singles)
+        return MoeSum(rows, entry.weights, entry.shared, entry.gate)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.context.batch import Batch
+from engine.context.batch import Batch, SequenceSlice
 from engine.context.kv import KvPages, KvSlots
 from engine.context.states import StatePool
 from engine.kernels.attention import attention_tables
@@ -46,9 +46,13 @@ class DecodeRows:
 
 @dataclass(frozen=True)
 class Step:
-    batch: Batch
-    """Its first `singles` rows are the sequences with one token."""
+    tokens: Tensor
+    """int64 [N]; the first `singles` rows are the sequences with one token."""
     singles: int
+    sequences: tuple[SequenceSlice, ...]
+    """Empty in a step that only decodes: its tables say all."""
+    logit_rows: Tensor | slice
+    """Rows whose logits are wanted, one for each sequence that samples."""
     kv: KvPages
     slots: KvSlots
     attention: AttentionTables | None
@@ -63,8 +67,10 @@ class Step:
         batch = batch.singles_first()
         cos, sin = rotary(batch.positions)
         return Step(
-            batch=batch,
+            tokens=batch.tokens,
             singles=batch.singles,
+            sequences=batch.sequences,
+            logit_rows=batch.logit_rows,
             kv=kv,
             slots=kv.slots(batch),
             attention=attention_tables(batch.tokens, batch.sequences, kv.head_dim),
@@ -82,8 +88,10 @@ class Step:
         cos, sin = rotary(positions)
         nothing = torch.empty(0, 4, dtype=torch.int32, device=positions.device)
         return Step(
-            batch=Batch(rows.tokens, positions, (), torch.arange(singles, device=positions.device)),
+            tokens=rows.tokens,
             singles=singles,
+            sequences=(),
+            logit_rows=slice(None),
             kv=kv,
             slots=KvSlots(pages, positions % kv.page_tokens),
             attention=AttentionTables(

@@ -1,30 +1,33 @@
-"""Who gets how much memory, decided once and before anything is loaded. Torch-free.
-
-Two memories are divided: the host's (store, and on `cpu` everything else too) and the device's.
-On `sim` the device's memory lies in the host's, so the host must hold both.
+"""What has a claim on memory, and what each owner gets: the records that `solver` works on, and the
+arithmetic of what a model needs. Torch-free.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil
 
 import psutil
 
-from engine.errors import InvalidRequest, OutOfMemory
+from engine.errors import InvalidRequest
 from engine.formats.blob import ITEM_BYTES, round_up
 from engine.models.spec import ModelSpec
 
 KV_RESERVE_TOKENS = 8192
 """KV keeps room for so many tokens (or the context, if that is shorter) before experts grow."""
 PAGE_TOKENS = 16
-MARGIN_BYTES = 1 << 30
-MARGIN_SHARE = 0.05
-"""Left to the rest of the machine: this share of what is free, at most MARGIN_BYTES."""
 SCORE_BYTES = 256 << 20
 """Most that the scores of one call of attention may take: a longer chunk is cut."""
-AUTO_KV_SHARE = 0.25
-"""What nobody asked for is not taken: KV sized by the solver ends at this share of what is free,
-unless its floor is more."""
+SMALLEST_CHUNK = 128
+"""Prompts are not cut smaller to save memory."""
+LARGEST_CHUNK = {"cpu": 512, "sim": 512, "cuda": 8192}
+"""Tokens of a prompt in one step, where nobody names another number and memory has room. On a GPU
+each chunk brings the experts that are missing over the link once more."""
+GRAPH_BYTES = 96 << 20
+"""What captured steps take beside logits: eight graphs of a 40-layer model and their memory."""
+STAGING_BYTES = 256 << 20
+"""Pinned memory of the host beside the store: buffers on the way to a GPU."""
 
 
 # --- what a model needs ------------------------------------------------------------------------
@@ -131,6 +134,27 @@ def workspace_bytes(
     return 4 * tokens * widest + decoded + scores + 3 * 4 * max_sequences * spec.vocab_size
 
 
+def chunk_needs(
+    spec: ModelSpec, most_tokens: int, max_sequences: int, context_tokens: int
+) -> tuple[ChunkNeed, ...]:
+    """Chunks in which prompts may be read, ascending: `most_tokens`, its half and so on."""
+    sizes = [most_tokens]
+    while sizes[-1] // 2 >= SMALLEST_CHUNK:
+        sizes.append(sizes[-1] // 2)
+    return tuple(
+        ChunkNeed(tokens, workspace_bytes(spec, tokens, max_sequences, context_tokens))
+        for tokens in reversed(sizes)
+    )
+
+
+def buffer_bytes(spec: ModelSpec, max_sequences: int, *, captured: bool) -> int:
+    """Small things that stay: the tables of residency and, where steps are `captured`, the memory
+    of their graphs."""
+    blobs = spec.moe.experts * len(spec.moe_layers) if spec.moe is not None else 0
+    tables = 7 * 4 * blobs
+    return tables + (GRAPH_BYTES + 3 * 4 * max_sequences * spec.vocab_size if captured else 0)
+
+
 def slots_for_rate(cache_rate: float, blobs: int) -> int:
     """Slots that a share of all experts comes to, rounded down, and at least one.
 
@@ -150,7 +174,7 @@ def check_cache_rate(cache_rate: float) -> None:
         )
 
 
-# --- the solver ----------------------------------------------------------------------------------
+# --- what is divided ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -160,6 +184,14 @@ class PoolNeed:
     stride: int
     blobs: int
     """Experts of all these layers together."""
+
+
+@dataclass(frozen=True)
+class ChunkNeed:
+    tokens: int
+    """Of a prompt that one step reads."""
+    workspace: int
+    """Bytes that such a step takes whatever the context is."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +205,7 @@ class Need:
     state: int
     """Of one sequence."""
     workspace: int
-    """What a step takes whatever the context is."""
+    """What a step takes whatever the context is, with the smallest chunk."""
     context_tokens: int
     """Longest request."""
     workspace_per_token: int = 0
@@ -185,6 +217,35 @@ class Need:
     max_sequences: int = 8
     moe_cache_rate: float = 1.0
     kv_reserve_tokens: int = KV_RESERVE_TOKENS
+    chunk_tokens: int = SMALLEST_CHUNK
+    """The smallest chunk."""
+    larger_chunks: tuple[ChunkNeed, ...] = ()
+    """Others to choose from, ascending."""
+    buffers: int = 0
+    """Graphs and tables, on the device."""
+    staging: int = 0
+    """Pinned buffers, in host memory."""
+
+    @property
+    def chunks(self) -> tuple[ChunkNeed, ...]:
+        """All to choose from, ascending."""
+        return ChunkNeed(self.chunk_tokens, self.workspace), *self.larger_chunks
+
+    def with_workspace(self, measured: int, estimated: int, chunk_tokens: int) -> Need:
+        """The same with estimates of a step's memory corrected by what one took with a chunk of so
+        many tokens: other chunks are taken to need as much for a token."""
+        share = Fraction(measured, max(1, estimated))
+        (proven,) = (chunk for chunk in self.chunks if chunk.tokens == chunk_tokens)
+        per_token = proven.workspace * share / chunk_tokens
+        smallest, *larger = (
+            ChunkNeed(chunk.tokens, ceil(per_token * chunk.tokens)) for chunk in self.chunks
+        )
+        return replace(
+            self,
+            workspace=smallest.workspace,
+            workspace_per_token=ceil(self.workspace_per_token * share),
+            larger_chunks=tuple(larger),
+        )
 
 
 @dataclass(frozen=True)
@@ -199,14 +260,17 @@ class Share:
     kv: int = 0
     states: int = 0
     workspace: int = 0
+    buffers: int = 0
+    """On a device graphs and tables, on the host pinned buffers."""
     margin: int = 0
+    """Left to the rest of the machine."""
     device: int = 0
     """On the host, for `sim`: the memory of the device that it plays."""
 
     @property
     def taken(self) -> int:
-        owners = (self.store, self.dense, self.slots, self.kv, self.states, self.workspace)
-        return sum(owners) + self.device
+        weights = self.store + self.dense + self.slots
+        return weights + self.kv + self.states + self.workspace + self.buffers + self.device
 
     @property
     def left(self) -> int:
@@ -223,6 +287,8 @@ class Budget:
     kv_tokens: int
     """A whole number of pages."""
     context_tokens: int
+    chunk_tokens: int
+    """Of a prompt, in one step."""
     notes: tuple[str, ...] = ()
     """Sentences for the user: what was lowered, and why."""
 
@@ -232,158 +298,8 @@ def free_host_bytes(emulate_ram_bytes: int = 0) -> int:
     return emulate_ram_bytes or int(psutil.virtual_memory().available)
 
 
-def solve(need: Need, *, has_slots: bool, host_free: int, device_free: int | None = None) -> Budget:
-    """Divide `host_free` bytes of host memory, and the device's where it `has_slots`.
-
-    `device_free` is what a real device (cuda) has free. Without it, and with slots, the device is
-    `sim`: its memory is part of the host's, and as large as its contents. Raises OutOfMemory with
-    both numbers in GB if the model, a context or KV size that was asked for, or the floor of the KV
-    cannot fit; InvalidRequest for a cache rate out of range, or a KV size below the context.
-    """
-    check_cache_rate(need.moe_cache_rate)
-    _check_context(need)
-    store = sum(pool.stride * pool.blobs for pool in need.pools)
-    own_memory = device_free is not None
-    free = host_free if device_free is None else device_free
-    floor = _kv_floor(need)
-    # Where the device has no memory of its own, the store is one more share of the host's.
-    share = Share(
-        free=free,
-        margin=_margin(free),
-        store=0 if own_memory else store,
-        dense=need.dense,
-        states=need.state * need.max_sequences,
-        workspace=_workspace(need, floor),
-    )
-    host = Share(free=host_free, margin=_margin(host_free), store=store)
-    if own_memory:
-        _check(host, 0, "host memory")
-    reserve = floor * need.kv_per_token
-    smallest = sum(pool.stride for pool in need.pools) if has_slots else 0
-    _check(share, reserve + smallest, "device memory" if own_memory else "host memory")
-    notes: list[str] = []
-    slots = _slots(need, share.left - reserve, notes) if has_slots else ()
-    slot_bytes = sum(count * pool.stride for count, pool in zip(slots, need.pools, strict=False))
-    share = replace(share, slots=slot_bytes)
-    # What is less than one more slot stays free: as context the next slot would take it back,
-    # and more memory would mean a shorter context.
-    grows = not need.kv_tokens and slots == (_wanted_slots(need) if has_slots else ())
-    kv_tokens = _auto_kv_tokens(need, share, floor) if grows else floor
-    kv, workspace = kv_tokens * need.kv_per_token, _workspace(need, kv_tokens)
-    share = replace(share, kv=kv, workspace=workspace)
-    context = _context(need, kv_tokens, notes)
-    if not has_slots:
-        return Budget(share, None, (), kv_tokens, context, tuple(notes))
-    if not own_memory:
-        played = replace(share, store=0, margin=0)
-        share = replace(played, free=played.taken)
-        host = replace(host, device=played.taken)
-    return Budget(host, share, slots, kv_tokens, context, tuple(notes))
-
-
-def _check_context(need: Need) -> None:
-    kv_tokens = round_up(need.kv_tokens, PAGE_TOKENS)
-    if need.context_is_asked and need.kv_tokens and kv_tokens < need.context_tokens:
-        raise InvalidRequest(
-            f"A context of {need.context_tokens} tokens (--context) is asked for, and room for "
-            f"{need.kv_tokens} tokens (--kv-tokens) that all requests share: one request of that "
-            "length would not fit.",
-            hint="Give --kv-tokens at least the context, or leave it out.",
-            param="kv_tokens",
-        )
-
-
-def _workspace(need: Need, kv_tokens: int) -> int:
-    """With the longest context that so many tokens of KV allow."""
-    context = min(round_up(need.context_tokens, PAGE_TOKENS), kv_tokens)
-    return need.workspace + context * need.workspace_per_token
-
-
-def _kv_floor(need: Need) -> int:
-    """Tokens that must have room: those asked for, or the reserve."""
-    if need.kv_tokens:
-        return round_up(need.kv_tokens, PAGE_TOKENS)
-    wanted = need.context_tokens
-    if not need.context_is_asked:
-        wanted = min(need.kv_reserve_tokens, wanted)
-    return round_up(wanted, PAGE_TOKENS)
-
-
-def _check(share: Share, more: int, where: str) -> None:
-    """Room for what is already in `share` and `more` bytes of KV and slots."""
-    wanted = share.taken + more
-    room = share.free - share.margin
-    if wanted > room:
-        raise OutOfMemory(
-            f"The model needs {_gb(wanted)} of {where}; {_gb(room)} can be had"
-            f" ({_gb(share.free)} are free, {_gb(share.margin)} of it stays free)."
-            f" It would take: {_owners(share, more)}.",
-            hint="Choose a smaller model or context, or close other programs.",
-        )
-
-
-def _owners(share: Share, more: int) -> str:
-    owners = {
-        "experts": share.store,
-        "other weights": share.dense,
-        "states": share.states,
-        "workspace": share.workspace,
-        "context": more,
-    }
-    return ", ".join(f"{name} {_gb(size)}" for name, size in owners.items() if size)
-
-
-def _wanted_slots(need: Need) -> tuple[int, ...]:
-    return tuple(slots_for_rate(need.moe_cache_rate, pool.blobs) for pool in need.pools)
-
-
-def _slots(need: Need, room: int, notes: list[str]) -> tuple[int, ...]:
-    """Slots of each pool: by the cache rate, or the same smaller share of each to fit."""
-    wanted = _wanted_slots(need)
-    size = sum(count * pool.stride for count, pool in zip(wanted, need.pools, strict=True))
-    if size <= room:
-        return wanted
-    # One slot each is certain to fit; what is left over goes by each pool's wish.
-    spare = room - sum(pool.stride for pool in need.pools)
-    extra = size - sum(pool.stride for pool in need.pools)
-    fitting = tuple(1 + (count - 1) * spare // extra for count in wanted)
-    notes.append(
-        f"Of {sum(wanted)} expert slots {sum(fitting)} fit beside the other weights and the "
-        f"context ({_gb(room)} for slots, {_gb(size)} wanted)."
-    )
-    return fitting
-
-
-def _auto_kv_tokens(need: Need, fixed: Share, floor: int) -> int:
-    """As many tokens as all sequences could use, as far as a fair share of memory goes."""
-    useful = round_up(need.context_tokens, PAGE_TOKENS) * need.max_sequences
-    if need.kv_per_token == 0:
-        return useful
-    room = min(fixed.left, int(fixed.free * AUTO_KV_SHARE))
-    # A token beyond the floor wants workspace too, until the longest context has its own.
-    context, per_token = round_up(need.context_tokens, PAGE_TOKENS), need.workspace_per_token
-    counted = min(context, floor)
-    fair = (room + counted * per_token) // (need.kv_per_token + per_token)
-    if fair > context:
-        fair = (room - (context - counted) * per_token) // need.kv_per_token
-    return max(min(useful, fair) // PAGE_TOKENS * PAGE_TOKENS, floor)
-
-
-def _context(need: Need, kv_tokens: int, notes: list[str]) -> int:
-    if need.context_tokens <= kv_tokens:
-        return need.context_tokens
-    notes.append(
-        f"The longest request is {kv_tokens} tokens instead of {need.context_tokens}: "
-        "that is what the memory for the context holds."
-    )
-    return kv_tokens
-
-
-def _margin(free: int) -> int:
-    return min(MARGIN_BYTES, int(free * MARGIN_SHARE))
-
-
-def _gb(nbytes: int) -> str:
+def gb(nbytes: int) -> str:
+    """In the unit that fits."""
     for step, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if nbytes >= step:
             return f"{nbytes / step:.2f} {unit}"

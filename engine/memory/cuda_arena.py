@@ -37,13 +37,14 @@ def handle_bytes(reserved: int, granularity: int) -> int:
 def cuda_arena(nbytes: int, device: torch.device, first: int) -> Arena:
     """An arena of at most `nbytes`; of `first`, which cannot shrink or grow, and the log says so,
     where the driver has no virtual memory."""
-    if _has_virtual_memory(device):
+    if has_virtual_memory(device):
         return CudaArena(nbytes, device)
     return TorchArena(first, device)
 
 
 @cache
-def _has_virtual_memory(device: torch.device) -> bool:
+def has_virtual_memory(device: torch.device) -> bool:
+    """Whether arenas on it can grow and shrink; the log says so once where they cannot."""
     found = driver_of(device).has_virtual_memory
     if not found:
         logger.warning(

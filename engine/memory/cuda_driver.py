@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from functools import cache
 from typing import Any
@@ -70,6 +72,7 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "cuMemHostRegister_v2": (c_void_p, c_size_t, c_uint),
     "cuMemHostGetDevicePointer_v2": (POINTER(c_uint64), c_void_p, c_uint),
     "cuMemHostUnregister": (c_void_p,),
+    "cuMemcpyHtoDAsync_v2": (c_uint64, c_void_p, c_size_t, c_void_p),
 }
 
 
@@ -131,9 +134,15 @@ class Driver:
 
     def _here(self, name: str, *arguments: object) -> None:
         """The call, in the GPU's context whatever this thread's is."""
+        with self._current():
+            _call(name, *arguments)
+
+    @contextmanager
+    def _current(self) -> Iterator[None]:
+        """This thread is in the GPU's context."""
         _call("cuCtxPushCurrent_v2", self._context)
         try:
-            _call(name, *arguments)
+            yield
         finally:
             _call("cuCtxPopCurrent_v2", byref(c_void_p()))
 
@@ -202,6 +211,13 @@ class Driver:
     def unregister(self, address: int) -> None:
         """Nothing that runs may use this memory."""
         self._here("cuMemHostUnregister", address)
+
+    def copy_in(self, copies: Iterable[tuple[int, int, int]], stream: int) -> None:
+        """(target on the GPU, source in host memory, bytes) one after another, as the copy engine
+        comes to them in the order of this stream. Sources that are not pinned are waited for."""
+        with self._current():
+            for target, source, nbytes in copies:
+                _call("cuMemcpyHtoDAsync_v2", target, source, nbytes, stream)
 
 
 @cache

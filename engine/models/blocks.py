@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine.kernels.delta_layer import DeltaParameters
+from engine.kernels.moe_layer import SharedExpert
 from engine.layers.attention import Attention
 from engine.layers.decoder import DecoderLayer
 from engine.layers.gated_delta import GatedDelta
@@ -49,11 +50,13 @@ def moe(loader: DenseLoader, spec: ModelSpec, layer: int, experts: ExpertsForwar
     m, base = spec.moe, f"{layer_base(layer)}.mlp"
     if m is None:
         raise ValueError(f"layer {layer} is MoE and the spec has no experts")
-    shared = gate = None
+    shared = None
     if m.shared_intermediate:
-        shared = loader.mlp(f"{base}.shared_expert", spec.hidden, m.shared_intermediate)
-        if m.shared_gate:
-            gate = loader.linear(f"{base}.shared_expert_gate", 1, spec.hidden)
+        mlp = loader.mlp(f"{base}.shared_expert", spec.hidden, m.shared_intermediate)
+        gate = (
+            loader.linear(f"{base}.shared_expert_gate", 1, spec.hidden) if m.shared_gate else None
+        )
+        shared = SharedExpert(mlp.gate_up_down, None if gate is None else gate.weight)
     return Moe(
         layer=layer,
         top_k=m.top_k,
@@ -61,7 +64,6 @@ def moe(loader: DenseLoader, spec: ModelSpec, layer: int, experts: ExpertsForwar
         router=loader.router(f"{base}.gate.weight", m.experts, spec.hidden),
         experts=experts,
         shared=shared,
-        shared_gate=gate,
     )
 
 

@@ -29,6 +29,8 @@ class Family:
     model_types: tuple[str, ...]
     describe: Callable[[ModelSource], ModelSpec]
     view: Callable[[Checkpoint], Checkpoint] = lambda checkpoint: checkpoint
+    skipped: tuple[str, ...] = ()
+    """How the names of tensors begin that are not read."""
 
 
 def layer_count(fields: Fields) -> int:

@@ -11,9 +11,9 @@ from engine.errors import UnsupportedModel
 from engine.formats.blob import PLAIN_FORMATS
 from engine.formats.checkpoint import Checkpoint, wrong_tensor
 from engine.formats.gguf_parts import GGUF_BLOCKS
-from engine.formats.weight import StoredWeight
+from engine.formats.weight import Projections, StoredWeight
 from engine.kernels.linear import linear
-from engine.layers.linear import Embedding, Linear, Mlp, RmsNorm, together
+from engine.layers.linear import Embedding, Linear, Mlp, RmsNorm
 
 # Of no use here: how activations and the KV cache were scaled, and old files' rope tables.
 _EXPECTED = re.compile(r".*\.(input_scale|[kvq]_scale|rotary_emb\.inv_freq)|rope_freqs\.weight")
@@ -105,13 +105,12 @@ class DenseLoader:
         return self.vector(name, (experts, hidden))
 
     def mlp(self, base: str, hidden: int, intermediate: int) -> Mlp:
-        return Mlp(
-            together(
-                self.linear(f"{base}.gate_proj", intermediate, hidden),
-                self.linear(f"{base}.up_proj", intermediate, hidden),
-                self.linear(f"{base}.down_proj", hidden, intermediate),
-            )
+        maps = (
+            self.linear(f"{base}.gate_proj", intermediate, hidden),
+            self.linear(f"{base}.up_proj", intermediate, hidden),
+            self.linear(f"{base}.down_proj", hidden, intermediate),
         )
+        return Mlp(Projections(tuple(m.weight for m in maps), (None,) * 3))
 
 
 def keeps_blocks(device: torch.device) -> bool:

@@ -8,6 +8,7 @@ from torch import Tensor
 from engine.context.batch import Batch
 from engine.context.kv import KvPages
 from engine.context.states import StatePool
+from engine.kernels.moe_layer import MoeSum
 from engine.layers.decoder import DecoderLayer
 from engine.layers.linear import Embedding, Linear, RmsNorm
 from engine.layers.rotary import Rotary
@@ -51,10 +52,16 @@ class Model:
         return self._run(Step.decode(rows, kv, states, self._rotary))
 
     def _run(self, step: Step) -> Tensor:
-        x, added = self._embedding(step.batch.tokens), None
+        x = self._embedding(step.tokens)
+        added: Tensor | MoeSum | None = None
         for layer in self._layers:
             x, added = layer(x, added, step)
-        rows = step.batch.logit_rows
-        last = self._norm(x[rows] if added is None else x[rows] + added[rows])
+        rows = step.logit_rows
+        x = x[rows]
+        if isinstance(added, MoeSum):
+            added = added.take(rows)
+        elif added is not None:
+            added = added[rows]
+        last = self._norm(x) if added is None else self._norm.after_adding(x, added)[1]
         # One row of a sequence, be it a prompt's: as single tokens are, whatever the step.
         return self._head(last, len(last)).to(torch.float32)

@@ -119,4 +119,6 @@ def describe(model: ModelSource) -> ModelSpec:
     )
 
 
-FAMILY = Family("qwen3_5_moe", ("qwen3_5_moe", "qwen3_5_moe_text"), describe, view)
+FAMILY = Family(
+    "qwen3_5_moe", ("qwen3_5_moe", "qwen3_5_moe_text"), describe, view, skipped=tuple(SKIPPED)
+)

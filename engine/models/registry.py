@@ -102,10 +102,12 @@ def _assemble(
 class _NoExperts:
     """Stands where a dense model's experts would; nothing calls it."""
 
-    def __call__(self, layer: int, x: Tensor, ids: Tensor, weights: Tensor, singles: int) -> Tensor:
+    def __call__(
+        self, layer: int, x: Tensor, ids: Tensor, weights: Tensor | None, singles: int
+    ) -> Tensor:
         raise ValueError(
-            f"layer {layer} of a dense model sent {tuple(x.shape)} to experts {tuple(ids.shape)} "
-            f"with weights {tuple(weights.shape)}, {singles} rows of single tokens"
+            f"layer {layer} of a dense model sent {tuple(x.shape)} to experts {tuple(ids.shape)}, "
+            f"{singles} rows of single tokens{'' if weights is None else ' with weights'}"
         )
 
 

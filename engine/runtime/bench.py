@@ -80,7 +80,7 @@ def measure_decode(
         commit=bench_result.commit(),
         when=bench_result.now(),
         model=open_checkpoint(model_path(options.model)).display_name,
-        machine=bench_result.machine(device),
+        machine=bench_result.machine(device, options),
         rows=_rows(engine, options.moe_cache_rate, ours, theirs),
         notes=notes,
     )

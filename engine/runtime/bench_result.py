@@ -14,6 +14,7 @@ import torch
 
 from engine import __version__
 from engine.memory.device import Device
+from engine.options import EngineOptions
 
 SCHEMA = 1
 _STREAM_BYTES = 256 << 20
@@ -32,7 +33,10 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
     ram_bytes: int
     emulated: bool
-    """The device was `sim`."""
+    """The device was `sim`, or its memory or its link were played."""
+    emulated_vram_bytes: int = 0
+    emulated_link: float = 0.0
+    """In 10^9 bytes a second, as `link`, which is the real one."""
     torch: str
     system: str
 
@@ -81,7 +85,10 @@ def commit() -> str:
     return __version__
 
 
-def machine(device: Device) -> Machine:
+def machine(device: Device, options: EngineOptions | None = None) -> Machine:
+    """`options` of the engine that was measured, if there was one."""
+    vram = options.emulate_vram_bytes if options is not None else 0
+    link = options.emulate_link_bytes_per_s / 1e9 if options is not None else 0.0
     cuda = device.kind == "cuda"
     return Machine(
         gpu=torch.cuda.get_device_name(device.torch) if cuda else "",
@@ -91,7 +98,9 @@ def machine(device: Device) -> Machine:
         stream=_stream_rate(),
         threads=torch.get_num_threads(),
         ram_bytes=psutil.virtual_memory().total,
-        emulated=device.kind == "sim",
+        emulated=device.kind == "sim" or vram > 0 or link > 0,
+        emulated_vram_bytes=vram,
+        emulated_link=link,
         torch=str(torch.__version__),
         system=f"{platform.system()} {platform.machine()}",
     )
@@ -101,7 +110,7 @@ def table(result: Result) -> str:
     """The rows, aligned, under a line about the machine."""
     facts = result.machine
     head = f"{result.bench}: {result.model}, {facts.gpu or facts.host}, {facts.threads} threads"
-    lines = [head]
+    lines = [f"{head}, emulated" if facts.emulated else head]
     width = max(len(row.name) for row in result.rows)
     for row in result.rows:
         ratio = f"   {row.ratio:.2f} x {row.versus}" if row.ratio is not None else ""

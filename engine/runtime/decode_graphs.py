@@ -49,19 +49,33 @@ class DecodeGraphs:
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         self.replays: Counter[int] = Counter()
         """Steps so far by their number of sequences."""
+        self._capture(warm=True)
+
+    def _capture(self, *, warm: bool) -> None:
+        """`warm`: compute each step once before, which compiles kernels and writes to memory."""
+        device, experts = self._parts.device.torch, self._parts.experts
+        self._complete = experts.complete if experts is not None else ()
+        self._due = False
+        self._graphs.clear()
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved(device)
         pool = None
         # The largest first: others find room in its memory.
         for count in range(self.most, 0, -1):
             if self._waits(count):
                 continue
             self._numbers[:, :count].copy_(torch.tensor([[0], [0], [1], [0]]).expand(4, count))
-            self._compute(count)
+            if warm:
+                self._compute(count)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 logits = self._compute(count)
             pool = graph.pool()
             self._graphs[count] = graph, logits
         torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
+        self.nbytes = max(0, torch.cuda.memory_reserved(device) - before)
+        """Of torch's memory, the graphs' pool."""
 
     def _waits(self, count: int) -> bool:
         """Whether some layer would read back what it routes."""
@@ -89,7 +103,14 @@ class DecodeGraphs:
 
     def hold(self, plan: Plan) -> bool:
         """Whether there is a graph for this step."""
-        pieces = plan.pieces
+        experts, pieces = self._parts.experts, plan.pieces
+        if experts is not None and experts.complete != self._complete:
+            # A graph of a pool with every expert in it fills no slots. This step compiles whatever
+            # the next graphs need.
+            self._complete, self._due = experts.complete, True
+            return False
+        if self._due:
+            self._capture(warm=False)
         count = len(pieces)
         return (
             count in self._graphs

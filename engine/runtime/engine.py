@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-import torch
-
 from engine.context.allocator import PageAllocator
 from engine.errors import HeadraceError
 from engine.messages import (
@@ -28,6 +26,7 @@ from engine.messages import (
 )
 from engine.options import EngineOptions
 from engine.runtime import faults
+from engine.runtime.accounting import close_books, make_room
 from engine.runtime.debug import DebugFaults
 from engine.runtime.execution import Outcome, Request, StepRunner
 from engine.runtime.grammar_queue import GrammarQueue
@@ -54,6 +53,7 @@ class Engine:
         allocator = PageAllocator(parts.kv.pages)
         self.scheduler = Scheduler(parts.limits, PageManager(allocator, parts.kv.page_tokens))
         self._runner = StepRunner(parts, debug or DebugFaults.read())
+        close_books(parts, self._runner.graph_bytes)
         self._meters = Meters()
         self._requests: dict[int, Request] = {}
         self._outbox: list[AnyEvent] = []
@@ -175,8 +175,9 @@ class Engine:
         try:
             outcomes = self._runner.run(plan, self._requests)
         except Exception as error:
-            if faults.is_device_fault(error):
-                raise faults.device_fault(error) from error
+            broken = error if faults.is_device_fault(error) else self._lost()
+            if broken is not None:
+                raise faults.device_fault(broken) from error
             self._step_failed(plan, error, events)
             return 0
         now = time.monotonic()
@@ -221,16 +222,19 @@ class Engine:
             events.append(self._finished(sequence, ending.reason, stop_token))
         return True
 
+    def _lost(self) -> Exception | None:
+        return faults.lost(self.parts.device.torch)
+
     def _step_failed(self, plan: Plan, error: Exception, events: list[AnyEvent]) -> None:
         """A step of several members is repeated by each of them alone; one alone is at fault.
 
-        Only a lack of memory earns a lone member a second try, after giving back what torch holds.
+        Only a lack of memory earns a lone member a second try, with what slots of experts gave up.
         """
         numbers = [piece.sequence.request for piece in plan.pieces]
         logger.error("the step of requests %s failed", numbers, exc_info=error)
         memory = faults.is_out_of_memory(error)
-        if memory and self.parts.device.kind == "cuda":
-            torch.cuda.empty_cache()
+        if memory:
+            make_room(self.parts, faults.wanted_bytes(error))
         first = plan.pieces[0].sequence
         if len(plan.pieces) == 1 and not (memory and first.suspect_at is None):
             self._fail(first, faults.request_fault(error, first.request), events)

@@ -76,10 +76,23 @@ class StepRunner:
         self._masks = MaskMaker(parts.limits.vocab_size)
         self._graphs = DecodeGraphs(parts) if parts.device.kind == "cuda" else None
 
+    @property
+    def graph_bytes(self) -> int:
+        """What captured steps hold of torch's memory."""
+        return self._graphs.nbytes if self._graphs is not None else 0
+
     @torch.inference_mode()
     def run(self, plan: Plan, requests: Mapping[int, Request]) -> list[Outcome]:
         """Compute a plan. What this raises concerns the step as a whole; a sampler's error or
         logits that are no numbers concern one member and stand in its outcome."""
+        try:
+            return self._run(plan, requests)
+        finally:
+            # After sampling: the first token does not wait for what later ones use.
+            if self._parts.experts is not None:
+                self._parts.experts.seed()
+
+    def _run(self, plan: Plan, requests: Mapping[int, Request]) -> list[Outcome]:
         outcomes = [Outcome(piece) for piece in plan.pieces]
         sampling = [outcome for outcome in outcomes if outcome.piece.samples]
         making = self._masks.begin([requests[each.request].allowed for each in sampling])
@@ -111,7 +124,7 @@ class StepRunner:
         self, plan: Plan, requests: Mapping[int, Request]
     ) -> tuple[torch.Tensor, list[int]]:
         """Logits of the rows that sample, and for each a token, NOT_FINITE or UNSETTLED."""
-        self._debug.apply(plan)
+        held = self._debug.apply(plan, self._parts.device.torch)
         if self._graphs is not None and self._graphs.hold(plan):
             rows = [requests[piece.sequence.request].sampling for piece in plan.pieces]
             return self._graphs.run(plan, rows)
@@ -119,15 +132,18 @@ class StepRunner:
         if self._parts.device.kind == "cuda":
             # A fault of this step's kernels must surface in this step, and its time be its own.
             torch.cuda.synchronize(self._parts.device.torch)
+        del held
         # A NaN wins both searches, and no tensor as large as the logits is made for them.
         sound = logits.amax(dim=-1).isfinite() & logits.amin(dim=-1).isfinite()
         return logits, [UNSETTLED if finite else NOT_FINITE for finite in sound.tolist()]
 
     def _by_layers(self, plan: Plan) -> torch.Tensor:
         parts = self._parts
-        if parts.experts is not None:
-            parts.experts.begin_step()
         try:
+            if parts.experts is not None:
+                routes = sum(piece.length for piece in plan.pieces) * parts.top_k
+                seeds = any(piece.prefill and piece.samples for piece in plan.pieces)
+                parts.experts.begin_step(routes, self._debug.stream, seeds=seeds)
             return parts.model.forward(self._batches.build(plan), parts.kv, parts.states)
         finally:
             if parts.experts is not None:

@@ -8,13 +8,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import torch
 
-from engine.context.batch import Batch, SequenceSlice
 from engine.context.kv import KvPages
 from engine.context.states import StatePool
-from engine.errors import InvalidRequest, OutOfMemory
+from engine.errors import InvalidRequest
 from engine.experts.runtime import ExpertRuntime
 from engine.experts.store import LayerPlan, plan_layers, pool_needs
 from engine.formats.blob import PLAIN_FORMATS
@@ -23,6 +21,8 @@ from engine.formats.gguf_parts import GGUF_BLOCKS
 from engine.memory import budget as budgeting
 from engine.memory.budget import PAGE_TOKENS, Budget, Need
 from engine.memory.device import Device, resolve_device
+from engine.memory.device_memory import DeviceMemory
+from engine.memory.solver import solve
 from engine.messages import Progress, Ready
 from engine.models.loader import FLOAT32_WEIGHTS, keeps_blocks
 from engine.models.model import Model
@@ -30,8 +30,8 @@ from engine.models.registry import build_model, check_model, describe, expert_te
 from engine.models.spec import ModelSpec
 from engine.options import DtypeName, EngineOptions
 from engine.paths import demo_model
-from engine.runtime import faults
 from engine.runtime.parts import Parts
+from engine.runtime.proving import prove, settle
 from engine.runtime.threads import apply_threads
 from engine.scheduler.limits import Limits
 
@@ -49,49 +49,95 @@ def load(options: EngineOptions, on_progress: Report | None = None) -> Parts:
     spec = describe(checkpoint)
     check_model(checkpoint, spec)
     device = resolve_device(options.device)
+    check_emulation(options, device)
+    memory = DeviceMemory(device, options.emulate_vram_bytes)
     dtype = compute_dtype(options.dtype, device)
     plans = plan_layers(partial(expert_tensors, spec, checkpoint), spec.moe_layers)
-    budget = divide_memory(options, checkpoint, spec, device, dtype, plans)
-    experts, model = _place(
-        checkpoint, spec, device, dtype, plans, budget, report, lock=options.lock_memory
+    need = memory_need(options, checkpoint, spec, device, dtype, plans)
+    divide = partial(
+        solve,
+        has_slots=device.has_slots,
+        host_free=budgeting.free_host_bytes(options.emulate_ram_bytes),
+        device_free=memory.free(),
+        device_in_host=device.in_host_memory,
     )
-    states = None
-    if spec.recurrent_layers:
-        states = StatePool(spec, options.max_sequences, device.torch, dtype)
-    limits = Limits(
-        context_tokens=budget.context_tokens,
-        kv_tokens=budget.kv_tokens,
-        vocab_size=spec.vocab_size,
-        chunk_tokens=options.prefill_chunk_tokens,
-        max_sequences=options.max_sequences,
-        max_waiting=options.max_waiting,
-    )
-    parts = Parts(
-        ready=_ready(spec, device, dtype, limits, budget),
-        limits=limits,
-        device=device,
-        budget=budget,
-        model=model,
-        dense_bytes=model.dense_bytes,
-        kv=KvPages(spec, budget.kv_tokens // PAGE_TOKENS, PAGE_TOKENS, device.torch, dtype),
-        states=states,
-        experts=experts,
-        top_k=spec.moe.top_k if spec.moe is not None else 0,
-    )
-    if device.kind == "cuda":
+    budget = divide(need)
+    experts, model = _place(options, checkpoint, spec, device, dtype, plans, budget, report)
+    # On a real GPU, or one that is played to be of some size, the budget is not taken on trust.
+    proves = device.kind == "cuda" or memory.emulated
+    parts = _parts(options, spec, device, memory, dtype, budget, model, experts, grows=proves)
+    if proves:
         report(Progress(phase="warming", total=1, unit="chunks"))
-        prove(parts)
+        if memory.resizes:
+            settle(parts, need, divide)
+        else:
+            prove(parts)
         report(Progress(phase="warming", done=1, total=1, unit="chunks"))
+        if experts is not None:
+            experts.fill_all()
     del checkpoint
     # A checkpoint and its view know each other: until they are collected, their mapped files count
     # as memory of this process. What is left lives as long, so later collections may skip it.
     gc.collect()
     gc.freeze()
-    parts.ready = msgspec.structs.replace(parts.ready, load_seconds=time.monotonic() - begin)
+    seconds = time.monotonic() - begin
+    parts.ready = _ready(spec, device, dtype, parts.limits, parts.budget, seconds)
     return parts
 
 
+def _parts(
+    options: EngineOptions,
+    spec: ModelSpec,
+    device: Device,
+    memory: DeviceMemory,
+    dtype: torch.dtype,
+    budget: Budget,
+    model: Model,
+    experts: ExpertRuntime | None,
+    *,
+    grows: bool,
+) -> Parts:
+    """Room for context beside what is placed. `grows`: another budget may give it more."""
+    states = None
+    if spec.recurrent_layers:
+        states = StatePool(spec, options.max_sequences, device.torch, dtype)
+    longest = options.context_tokens or spec.context_tokens
+    useful = options.max_sequences * -(-longest // PAGE_TOKENS)
+    limits = Limits(
+        context_tokens=budget.context_tokens,
+        kv_tokens=budget.kv_tokens,
+        vocab_size=spec.vocab_size,
+        chunk_tokens=budget.chunk_tokens,
+        max_sequences=options.max_sequences,
+        max_waiting=options.max_waiting,
+    )
+    return Parts(
+        ready=_ready(spec, device, dtype, limits, budget),
+        limits=limits,
+        device=device,
+        memory=memory,
+        budget=budget,
+        model=model,
+        dense_bytes=model.dense_bytes,
+        kv=KvPages(
+            spec,
+            budget.kv_tokens // PAGE_TOKENS,
+            PAGE_TOKENS,
+            device.torch,
+            dtype,
+            most=useful if grows else 0,
+        ),
+        states=states,
+        experts=experts,
+        top_k=spec.moe.top_k if spec.moe is not None else 0,
+        emulated=device.kind == "sim"
+        or options.emulate_vram_bytes > 0
+        or options.emulate_link_bytes_per_s > 0,
+    )
+
+
 def _place(
+    options: EngineOptions,
     checkpoint: Checkpoint,
     spec: ModelSpec,
     device: Device,
@@ -99,8 +145,6 @@ def _place(
     plans: list[LayerPlan],
     budget: Budget,
     report: Report,
-    *,
-    lock: bool,
 ) -> tuple[ExpertRuntime | None, Model]:
     """Read all weights: routed experts into the store, the others onto the device."""
 
@@ -120,13 +164,19 @@ def _place(
             slots=budget.slots,
             progress=experts_read,
             file_range=checkpoint.file_range,
-            lock=lock,
+            lock=options.lock_memory,
+            link_bytes_per_s=options.emulate_link_bytes_per_s,
         )
     return experts, build_model(checkpoint, spec, device.torch, dtype, experts, layers_placed)
 
 
 def _ready(
-    spec: ModelSpec, device: Device, dtype: torch.dtype, limits: Limits, budget: Budget
+    spec: ModelSpec,
+    device: Device,
+    dtype: torch.dtype,
+    limits: Limits,
+    budget: Budget,
+    load_seconds: float = 0.0,
 ) -> Ready:
     return Ready(
         family=spec.family,
@@ -135,7 +185,7 @@ def _ready(
         context_tokens=limits.request_tokens,
         kv_tokens=limits.kv_tokens,
         vocab_size=spec.vocab_size,
-        load_seconds=0.0,
+        load_seconds=load_seconds,
         notes=[*spec.notes, *budget.notes],
         model_context_tokens=spec.context_tokens,
     )
@@ -149,14 +199,30 @@ def check_options(options: EngineOptions) -> None:
         "max_waiting": 0,
         "context_tokens": 0,
         "kv_tokens": 0,
+        "kv_reserve_tokens": 1,
         "prefill_chunk_tokens": 1,
         "threads": 0,
         "emulate_ram_bytes": 0,
+        "emulate_vram_bytes": 0,
+        "emulate_link_bytes_per_s": 0,
     }
     for name, lowest in least.items():
         value = getattr(options, name)
-        if value < lowest:
+        if value is not None and value < lowest:
             raise InvalidRequest(f"{name} is {value}; it must be at least {lowest}.", param=name)
+
+
+def check_emulation(options: EngineOptions, device: Device) -> None:
+    """Raises InvalidRequest that names the option."""
+    if device.has_slots:
+        return
+    for name in ("emulate_vram_bytes", "emulate_link_bytes_per_s"):
+        if getattr(options, name):
+            raise InvalidRequest(
+                f"{name} plays a GPU, which the device {device.kind} is not.",
+                hint="Use --device sim, or cuda where there is a GPU.",
+                param=name,
+            )
 
 
 def model_path(name: str) -> Path:
@@ -172,73 +238,47 @@ def compute_dtype(name: DtypeName, device: Device) -> torch.dtype:
     return torch.float32 if name == "float32" else torch.bfloat16
 
 
-def divide_memory(
+def memory_need(
     options: EngineOptions,
     checkpoint: Checkpoint,
     spec: ModelSpec,
     device: Device,
     dtype: torch.dtype,
     plans: list[LayerPlan],
-) -> Budget:
-    """Who gets how much. Raises OutOfMemory; InvalidRequest for a context beyond the model's or
-    beyond the KV size asked for."""
+) -> Need:
+    """What the solver has to know. Raises InvalidRequest for a context beyond the model's."""
     if options.context_tokens > spec.context_tokens:
         raise InvalidRequest(
             f"A context of {options.context_tokens} tokens is asked for; this model ends at "
             f"{spec.context_tokens}.",
             param="context_tokens",
         )
-    name = _dtype_name(dtype)
+    name, captured = _dtype_name(dtype), device.kind == "cuda"
     context = options.context_tokens or spec.context_tokens
-    need = Need(
+    smallest, *larger = budgeting.chunk_needs(
+        spec,
+        options.prefill_chunk_tokens or budgeting.LARGEST_CHUNK[device.kind],
+        options.max_sequences,
+        context,
+    )
+    return Need(
         dense=_dense_bytes(checkpoint, dtype, device.torch),
         pools=pool_needs(plans),
         kv_per_token=budgeting.kv_bytes_per_token(spec, name),
         state=budgeting.state_bytes(spec, name),
-        workspace=budgeting.workspace_bytes(
-            spec, options.prefill_chunk_tokens, options.max_sequences, context
-        ),
+        workspace=smallest.workspace,
         workspace_per_token=budgeting.workspace_per_token(spec, name),
         context_tokens=context,
         context_is_asked=options.context_tokens > 0,
         kv_tokens=options.kv_tokens,
         max_sequences=options.max_sequences,
         moe_cache_rate=options.moe_cache_rate,
+        kv_reserve_tokens=options.kv_reserve_tokens,
+        chunk_tokens=smallest.tokens,
+        larger_chunks=tuple(larger),
+        buffers=budgeting.buffer_bytes(spec, options.max_sequences, captured=captured),
+        staging=budgeting.STAGING_BYTES if captured else 0,
     )
-    return budgeting.solve(
-        need,
-        has_slots=device.has_slots,
-        host_free=budgeting.free_host_bytes(options.emulate_ram_bytes),
-        device_free=None if device.in_host_memory else torch.cuda.mem_get_info(device.torch)[0],
-    )
-
-
-def prove(parts: Parts) -> None:
-    """The last full chunk of the longest request: memory that is too small is found at the start.
-
-    Raises OutOfMemory.
-    """
-    end = parts.limits.request_tokens
-    tokens = min(parts.limits.chunk_tokens, end)
-    device = parts.device.torch
-    pages = torch.arange(parts.kv.pages_for(end), device=device)
-    rows = torch.arange(tokens, device=device)
-    batch = Batch(
-        tokens=rows % parts.limits.vocab_size,
-        positions=rows + (end - tokens),
-        sequences=(SequenceSlice(0, tokens, end - tokens, pages, 0),),
-        logit_rows=rows[-1:],
-    )
-    try:
-        with torch.inference_mode():
-            parts.model.forward(batch, parts.kv, parts.states).cpu()
-    except Exception as error:
-        if not faults.is_out_of_memory(error):
-            raise
-        raise OutOfMemory(
-            f"The last {tokens} tokens of a context of {end} do not fit beside the model: {error}",
-            hint="Lower --moe-cache-rate, --context or the prefill chunk.",
-        ) from error
 
 
 def _dense_bytes(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> int:

@@ -10,6 +10,7 @@ import torch
 
 from engine.experts.runtime import ExpertCounters, ExpertRuntime
 from engine.messages import Stats
+from engine.runtime.accounting import owners
 from engine.runtime.parts import Parts
 from engine.runtime.rates import Rate, Share
 from engine.scheduler.scheduler import Scheduler
@@ -31,6 +32,10 @@ class Meters:
     _link: Rate = field(default_factory=Rate)
     _host: Rate = field(default_factory=Rate)
     _hits: Share = field(default_factory=Share)
+    _gathers: Share = field(default_factory=Share)
+    """Nanoseconds by steps."""
+    _gathered: Share = field(default_factory=Share)
+    """Bytes by nanoseconds."""
     _experts: ExpertCounters = field(default_factory=ExpertCounters)
     _process: psutil.Process = field(default_factory=psutil.Process)
 
@@ -52,6 +57,9 @@ class Meters:
         before, self._experts = self._experts, now
         self._link.add(begin, end, now.link_bytes - before.link_bytes)
         self._host.add(begin, end, now.host_bytes - before.host_bytes)
+        took = now.gather_ns - before.gather_ns
+        self._gathers.add(end, took, 1)
+        self._gathered.add(end, now.gather_bytes - before.gather_bytes, took)
         hits = now.hits - before.hits
         self._hits.add(end, hits, hits + now.misses - before.misses)
 
@@ -81,8 +89,12 @@ class Meters:
             ram_runtime_bytes=self._process.memory_info().rss,
             kv_tokens_used=sum(sequence.computed for sequence in scheduler.running),
             kv_tokens_total=parts.limits.kv_tokens,
+            prefill_chunk_tokens=parts.limits.chunk_tokens,
+            emulated=parts.emulated,
             expert_hit_rate=self._hits.value(),
             link_bytes_per_s=self._link.per_second(now),
+            gather_us_per_step=self._gathers.value() / 1e3,
+            gather_bytes_per_s=self._gathered.value() * 1e9,
             host_bytes_per_s=self._host.per_second(now),
         )
         return msgspec.structs.replace(stats, **_memory(parts), **_experts(parts.experts))
@@ -90,21 +102,16 @@ class Meters:
 
 def _memory(parts: Parts) -> dict[str, int]:
     """Bytes by owner. On `cpu` the owners are the host's."""
-    snapshots = parts.states.nbytes if parts.states is not None else 0
-    owned = {"dense": parts.dense_bytes, "kv": parts.kv.nbytes, "snapshot": snapshots}
+    owned = owners(parts)
     if not parts.device.has_slots:
-        return {f"ram_{owner}_bytes": size for owner, size in owned.items()}
-    share = parts.budget.device
-    owned["expert"] = parts.experts.slot_bytes if parts.experts is not None else 0
-    owned["workspace"] = share.workspace if share is not None else 0
+        return {f"ram_{owner}_bytes": owned[owner] for owner in ("dense", "kv", "snapshot")}
     taken = sum(owned.values())
-    free, total = (
-        (0, taken) if parts.device.in_host_memory else torch.cuda.mem_get_info(parts.device.torch)
-    )
-    owned["total"] = total
-    # The driver, torch's cache and other programs. The workspace is torch's while it is free.
-    owned["other"] = max(0, total - free - taken)
-    return {f"vram_{owner}_bytes": size for owner, size in owned.items()}
+    total, other = parts.memory.total or taken, 0
+    if parts.device.kind == "cuda":
+        free, real = torch.cuda.mem_get_info(parts.device.torch)
+        other = max(0, real - free - taken)
+    figures = {"total": total, "other": other, **owned}
+    return {f"vram_{owner}_bytes": size for owner, size in figures.items()}
 
 
 def _experts(experts: ExpertRuntime | None) -> dict[str, int | float]:

@@ -159,6 +159,12 @@ def _unpack(frame: bytes) -> list[AnyCommand]:
 
 
 def _record(error: Exception) -> ErrorRecord:
+    if "torch" in sys.modules:
+        from engine.runtime import faults
+
+        # Between steps too, and while a model loads, a call may tell of an earlier kernel's fault.
+        if faults.is_device_fault(error):
+            error = faults.device_fault(error)
     if isinstance(error, HeadraceError):
         return error.record()
     return ErrorRecord(

@@ -36,7 +36,8 @@ class Rate:
 
 
 class Share:
-    """Share of successes in the last two seconds that had any traffic."""
+    """Share of successes, or any other ratio of two sums, in the last two seconds that had any
+    traffic."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int, int]] = deque()

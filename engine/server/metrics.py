@@ -53,6 +53,11 @@ GAUGES = {
     "vram_kv_bytes": ("vram_kv_bytes", "Keys and values."),
     "vram_snapshot_bytes": ("vram_snapshot_bytes", "Recurrent states that are kept."),
     "vram_workspace_bytes": ("vram_workspace_bytes", "What a step computes with."),
+    "vram_graph_bytes": ("vram_graph_bytes", "What captured steps hold."),
+    "vram_overhead_bytes": (
+        "vram_overhead_bytes",
+        "The driver's context and kernels, of the runtime.",
+    ),
     "vram_other_bytes": ("vram_other_bytes", "Memory of the device that others have."),
     "ram_total_bytes": ("ram_capacity_bytes", "Memory of the machine."),
     "ram_available_bytes": ("ram_available_bytes", "Memory of the machine that is free."),
@@ -71,6 +76,8 @@ GAUGES = {
     "ram_runtime_bytes": ("ram_runtime_bytes", "Resident set of the runtime."),
     "kv_tokens_used": ("kv_tokens_used", "Tokens whose keys and values are held."),
     "kv_tokens_total": ("kv_tokens_capacity", "Tokens whose keys and values have room."),
+    "prefill_chunk_tokens": ("prefill_chunk_tokens", "Most tokens of a prompt in one step."),
+    "emulated": ("emulated", "1 where the device, its memory or its link are played."),
     "expert_slots": ("expert_slots", "Slots for experts."),
     "expert_slots_used": ("expert_slots_used", "Slots with an expert in it."),
     "expert_total": ("experts", "Experts of the model, all layers together."),
@@ -79,6 +86,14 @@ GAUGES = {
         "Share of routed experts that were in a slot, over the last two seconds with traffic.",
     ),
     "link_bytes_per_s": ("link_bytes_per_second", "From host memory to the device, now."),
+    "gather_us_per_step": (
+        "gather_microseconds_per_step",
+        "Time in which absent experts are fetched, by the device's clock, lately.",
+    ),
+    "gather_bytes_per_s": (
+        "gather_bytes_per_second",
+        "The link's rate while absent experts are fetched, lately.",
+    ),
     "host_bytes_per_s": ("host_bytes_per_second", "Read from host memory by experts, now."),
     "cpu_share": ("cpu_expert_ratio", "Share of routed experts that the CPU computed."),
 }

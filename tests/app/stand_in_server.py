@@ -3,7 +3,8 @@
 It is started like `headrace serve`, as a process of its own, and misbehaves as STAND_IN says:
 `fail-start` ends with code 3, `failed-model` loads nothing, `no-adopt` refuses a new owner and
 `adopt-late` does twice,
-`mid-error` breaks off an answer, `deaf` ignores the request to end.
+`mid-error` breaks off an answer, `deaf` ignores the request to end; `resizes` does what it is told
+about its VRAM, where it otherwise knows no such path.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class Handler(BaseHTTPRequestHandler):
             self._health()
         elif path == "/v1/engine/stats/stream":
             self._stream(self._stats_forever())
+        elif path == "/v1/engine/stats":
+            self._json(200, next(self._stats_forever()))
         else:
             self._json(404, {"error": {"message": f"nothing at {path}"}})
 
@@ -52,6 +55,8 @@ class Handler(BaseHTTPRequestHandler):
             self._chat(json.loads(body))
         elif self.path in ("/v1/engine/owner", "/v1/engine/shutdown"):
             self._control(body)
+        elif self.path == "/v1/engine/budget" and MODE == "resizes":
+            self._resize(json.loads(body))
         elif self.path != "/v1/chat/completions":
             self._json(404, {"error": {"message": "no such path"}})
 
@@ -89,6 +94,15 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self._json(200, {})
             threading.Thread(target=leave).start()
+
+    def _resize(self, asked: dict[str, Any]) -> None:
+        if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+            self._json(401, {"error": {"message": "a wrong token"}})
+            return
+        assert asked["cause"].endswith(".")
+        experts = max(0, asked["vram_bytes"] - STATS["vram_dense_bytes"] - STATS["vram_kv_bytes"])
+        STATS["vram_expert_bytes"] = experts
+        self._json(200, {"applied_bytes": asked["vram_bytes"], "state": "ready"})
 
     def _chat(self, request: dict[str, Any]) -> None:
         words = request["messages"][-1]["content"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -68,6 +69,11 @@ class RandomExperts:
     """`layers[l][e]` are (gate, up, down). Called with a layer, it is an ExpertSource."""
 
     layers: list[list[tuple[StoredWeight, StoredWeight, StoredWeight]]]
+
+    @cached_property
+    def plain(self) -> list[list[list[Tensor]]]:
+        """`layers` as float64 matrices. They take longer to make than all that is done with one."""
+        return [[[plain(weight) for weight in expert] for expert in layer] for layer in self.layers]
 
     def __call__(self, layer: int) -> Sequence[ExpertTensors]:
         return [as_tensors(*matrices) for matrices in self.layers[layer]]

@@ -13,15 +13,21 @@ from engine.kernels.moe import moe_combine, moe_expert_rows
 from tests.kernels.stored import bank, error
 
 HIDDEN, INNER, SLOTS = 96, 160, 6
-FEW_HIDDEN, FEW_INNER = 96, 96
+FEW_HIDDEN, FEW_INNER = 64, 32
 """Few, since the interpreter is slow."""
 KINDS = [("bfloat16", "bfloat16"), ("fp8_block", None), ("nvfp4", "float32"), ("mxfp4", None)]
 
 
-@pytest.mark.parametrize(("storage", "bias"), [("float32", None), *KINDS])
-def test_few_tokens(storage: str, bias: str | None) -> None:
+# What a route without a slot left in memory may be anything: the interpreter's NumPy tells of it.
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize(
+    ("storage", "bias", "inner"),
+    # float32's rows of 96 are more than one piece of them.
+    [("float32", None, 96), *((*kind, FEW_INNER) for kind in KINDS)],
+)
+def test_few_tokens(storage: str, bias: str | None, inner: int) -> None:
     torch.manual_seed(1)
-    spec = blob_spec(storage, FEW_HIDDEN, FEW_INNER, bias=bias)
+    spec = blob_spec(storage, FEW_HIDDEN, inner, bias=bias)
     experts = bank(spec, SLOTS)
     x = torch.randn(2, FEW_HIDDEN)
     slots = torch.tensor([[0, 2, 5], [1, -1, 2]], dtype=torch.int32)

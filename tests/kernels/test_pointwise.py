@@ -66,16 +66,11 @@ def test_norms_read_heads_that_lie_apart(device: torch.device) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", [7, 1024, 1100])
-def test_swiglu_and_the_gated_sum_equal_their_definitions(
-    width: int, dtype: torch.dtype, device: torch.device
-) -> None:
+def test_swiglu_equals_its_definition(width: int, dtype: torch.dtype, device: torch.device) -> None:
     both = random(3, 2 * width, dtype=dtype, device=device)
     gate, up = both.chunk(2, dim=-1)
     wanted = torch.nn.functional.silu(gate.double()) * up.double()
     assert close(pointwise.swiglu(gate, up), wanted, dtype)
-    share = random(3, 1, dtype=dtype, device=device)
-    wanted = gate.double() + up.double() * share.double().sigmoid()
-    assert close(pointwise.add_gated(gate, up, share), wanted, dtype, size=1)
 
 
 def test_a_row_s_bits_do_not_depend_on_its_neighbours(device: torch.device) -> None:

@@ -13,6 +13,7 @@ from engine.kernels.registry import lookup
 
 KERNELS = {
     "linear": linear.linear,
+    "linears": linear.linears,
     "moe_experts": experts.moe_experts,
     "moe_expert_rows": experts.moe_expert_rows,
     "moe_combine": experts.moe_combine,

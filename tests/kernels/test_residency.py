@@ -111,7 +111,7 @@ STEPS = st.lists(
 
 
 @given(slots=st.integers(1, MOST), steps=STEPS)
-@settings(max_examples=examples(30))
+@settings(max_examples=examples(15))
 def test_lives_of_a_pool(slots: int, steps: list[dict[str, object]]) -> None:
     pair = Pair(LAYERS, EXPERTS, slots, MOST)
     for step in steps:

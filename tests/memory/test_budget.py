@@ -22,18 +22,21 @@ from engine.errors import InvalidRequest, OutOfMemory
 from engine.kernels.attention import paged_attention
 from engine.memory.budget import (
     SCORE_BYTES,
+    ChunkNeed,
     Need,
     PoolNeed,
     Share,
+    buffer_bytes,
+    chunk_needs,
     dense_bytes,
     free_host_bytes,
     kv_bytes_per_token,
     slots_for_rate,
-    solve,
     state_bytes,
     workspace_bytes,
     workspace_per_token,
 )
+from engine.memory.solver import CHUNK_SHARE, solve
 from engine.models.spec import (
     AttentionSpec,
     GatedDeltaSpec,
@@ -238,13 +241,118 @@ def test_rates_out_of_range(rate: float) -> None:
         solve(replace(NEED, moe_cache_rate=rate), has_slots=False, host_free=64 * GB)
 
 
+CHUNKS = replace(
+    NEED,
+    workspace=50_000_000,
+    chunk_tokens=128,
+    larger_chunks=tuple(ChunkNeed(128 << n, 50_000_000 << n) for n in range(1, 7)),
+)
+"""128 to 8,192 tokens, 3.2 GB for the largest."""
+
+
+def test_chunks_are_halves_of_the_largest() -> None:
+    needs = chunk_needs(QWEN, 8192, 8, 65536)
+    assert [each.tokens for each in needs] == [128, 256, 512, 1024, 2048, 4096, 8192]
+    assert [each.workspace for each in needs] == [
+        workspace_bytes(QWEN, each.tokens, 8, 65536) for each in needs
+    ]
+    assert [each.tokens for each in chunk_needs(QWEN, 200, 8, 65536)] == [200]
+
+
+@pytest.mark.parametrize(("free", "tokens"), [(40, 8192), (20, 4096), (10, 2048), (7, 2048)])
+def test_a_smaller_gpu_reads_prompts_in_smaller_chunks(free: int, tokens: int) -> None:
+    budget = solve(CHUNKS, has_slots=True, host_free=64 * GB, device_free=free * GB)
+    assert budget.chunk_tokens == tokens and budget.device is not None
+    assert budget.device.workspace == 50_000_000 * tokens // 128 <= free * GB * CHUNK_SHARE
+    told = [note for note in budget.notes if f"{tokens} tokens at a time instead of 8192" in note]
+    assert bool(told) == (tokens < 8192)
+
+
+def test_the_smallest_chunk_is_taken_before_anything_is_refused() -> None:
+    # Nothing is left beside the floor of the KV and one slot.
+    tight = replace(CHUNKS, dense=int(19.0 * GB) - 8 * 64_000_000 - 8192 * 20480 - 60_000_000)
+    budget = solve(tight, has_slots=True, host_free=64 * GB, device_free=20 * GB)
+    assert budget.chunk_tokens == 128
+    with pytest.raises(OutOfMemory):
+        solve(
+            replace(tight, dense=tight.dense + 10_000_000),
+            has_slots=True,
+            host_free=64 * GB,
+            device_free=20 * GB,
+        )
+
+
+def test_what_a_step_took_corrects_every_estimate() -> None:
+    """Half of it, of 2,048 tokens: so for the context, and as much a token for other chunks."""
+    need = replace(CHUNKS, workspace_per_token=1000)
+    half = need.with_workspace(measured=1, estimated=2, chunk_tokens=2048)
+    assert half.workspace_per_token == 500
+    assert half.chunks[4] == ChunkNeed(2048, 400_000_000)
+    assert half.chunks[-1] == ChunkNeed(8192, 1_600_000_000)
+    assert half.workspace == 25_000_000
+    odd = replace(CHUNKS, workspace_per_token=3).with_workspace(7, 9, 8192)
+    assert odd.workspace_per_token * 9 >= 3 * 7
+
+
+def test_a_played_device_lies_in_host_memory() -> None:
+    """`--emulate-vram`: as large as asked for, and the host holds it beside the store."""
+    budget = solve(
+        NEED, has_slots=True, host_free=64 * GB, device_free=12 * GB, device_in_host=True
+    )
+    alone = solve(NEED, has_slots=True, host_free=64 * GB, device_free=12 * GB)
+    assert budget.device == alone.device and budget.slots == alone.slots
+    assert budget.device is not None and budget.host.device == budget.device.taken
+    with pytest.raises(OutOfMemory, match="the device that is played") as error:
+        solve(NEED, has_slots=True, host_free=28 * GB, device_free=12 * GB, device_in_host=True)
+    assert "--emulate-vram" in error.value.hint
+
+
+def test_graphs_tables_and_buffers_have_their_share() -> None:
+    graphs = buffer_bytes(QWEN, 8, captured=True)
+    assert graphs > 3 * 4 * 8 * QWEN.vocab_size
+    assert buffer_bytes(QWEN, 8, captured=False) == 7 * 4 * 10240
+    budget = solve(
+        replace(NEED, buffers=graphs, staging=1 << 28),
+        has_slots=True,
+        host_free=64 * GB,
+        device_free=16 * GB,
+    )
+    assert budget.device is not None and budget.device.buffers == graphs
+    assert budget.host.buffers == 1 << 28
+
+
+@pytest.mark.parametrize(
+    ("change", "option"),
+    [
+        ({"context_is_asked": True}, "--context"),
+        ({"kv_tokens": 262144}, "--kv-tokens"),
+        ({"kv_reserve_tokens": 262144}, "--kv-reserve-tokens"),
+        ({"max_sequences": 100}, "--max-sequences"),
+    ],
+)
+def test_a_refusal_names_the_option_that_mends_it(change: dict[str, Any], option: str) -> None:
+    with pytest.raises(OutOfMemory) as error:
+        solve(replace(NEED, **change), has_slots=True, host_free=64 * GB, device_free=8 * GB)
+    assert f"Lower {option}, choose" in error.value.hint
+
+
+def test_the_reserve_of_the_context_comes_before_slots() -> None:
+    slots = []
+    for tokens in (1024, 8192, 65536):
+        need = replace(NEED, kv_reserve_tokens=tokens)
+        budget = solve(need, has_slots=True, host_free=64 * GB, device_free=12 * GB)
+        assert budget.kv_tokens == tokens
+        slots.append(budget.slots[0])
+    assert slots == sorted(slots, reverse=True) and slots[0] > slots[-1]
+
+
 def test_free_host_bytes_is_real_unless_emulated() -> None:
     assert free_host_bytes(12345) == 12345
     assert 0 < free_host_bytes() <= psutil.virtual_memory().total
 
 
 def test_the_solver_needs_no_torch() -> None:
-    code = "import sys, engine.memory.budget; sys.exit('torch' in sys.modules)"
+    code = "import sys, engine.memory.solver; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -49,11 +49,12 @@ def test_they_match_float64(storage: str, rows: int, columns: int, native: Libra
     torch.manual_seed(rows)
     weight = random_weight(storage, rows, columns)
     exact = plain(weight).T
+    x = torch.randn(300, weight.shape[1]).to(torch.bfloat16)
+    expected, bound = x.double() @ exact, x.double().abs() @ exact.abs()
+    limit = 1e-5 if storage in ROUNDED else 1e-6
     for tokens in (17, 31, 32, 33, 48, 49, 64, 300):
-        x = torch.randn(tokens, weight.shape[1]).to(torch.bfloat16)
-        expected, bound = x.double() @ exact, x.double().abs() @ exact.abs()
-        limit = 1e-5 if storage in ROUNDED else 1e-6
-        assert relative(products(native, x, weight), expected, bound) < limit
+        got = products(native, x[:tokens], weight)
+        assert relative(got, expected[:tokens], bound[:tokens]) < limit
 
 
 @settings(
@@ -97,7 +98,7 @@ def test_any_shape(
 
 @pytest.mark.parametrize("storage", FORMATS)
 def test_a_row_depends_on_neither_company_nor_threads(storage: str, native: Library) -> None:
-    weight = random_weight(storage, 301, 1100)
+    weight = random_weight(storage, 149, 1100)
     x = torch.randn(300, weight.shape[1]).to(torch.bfloat16)
     together = products(native, x, weight)
     for tokens in (17, 18, 31, 32, 33, 48, 100, 257):

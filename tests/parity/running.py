@@ -12,6 +12,7 @@ from engine.context.allocator import PageAllocator
 from engine.context.batch import Batch, SequenceSlice
 from engine.context.kv import KvPages
 from engine.context.states import StatePool
+from engine.experts.regime import StreamMode
 from engine.experts.runtime import ExpertRuntime
 from engine.experts.store import plan_layers
 from engine.formats.checkpoint import open_checkpoint
@@ -37,12 +38,16 @@ class Runner:
         cache_rate: float = 1.0,
         dtype: torch.dtype = torch.float32,
         rows: int = 5,
+        *,
+        streamed: bool = False,
     ) -> None:
+        """`streamed`: absent experts are sent ahead, whenever a sequence has more than a token."""
         checkpoint = open_checkpoint(folder)
         self.spec = describe(checkpoint)
         place = resolve_device(device)
         self.device = place.torch
         source = partial(expert_tensors, self.spec, checkpoint)
+        self._streamed = streamed
         self.experts = None
         if self.spec.moe is not None:
             plans = plan_layers(source, self.spec.moe_layers)
@@ -79,10 +84,22 @@ class Runner:
             tuple(slices),
             torch.arange(start, device=self.device),
         )
-        logits = self.model.forward(batch, self.kv, self.states)
+        logits = self._forward(batch)
         for sequence, tokens in work:
             sequence.context += len(tokens)
         return list(logits.split([len(tokens) for _, tokens in work]))
+
+    def _forward(self, batch: Batch) -> Tensor:
+        rows, moe = len(batch.tokens), self.spec.moe
+        if self.experts is None or moe is None or rows == len(batch.sequences):
+            return self.model.forward(batch, self.kv, self.states)
+        mode: StreamMode = "always" if self._streamed else "never"
+        try:
+            self.experts.begin_step(rows * moe.top_k, mode, seeds=True)
+            return self.model.forward(batch, self.kv, self.states)
+        finally:
+            self.experts.end_step()
+            self.experts.seed()
 
     def prefill(self, sequence: Sequence, tokens: Tensor, chunk: int) -> Tensor:
         return torch.cat([self.step((sequence, part))[0] for part in tokens.split(chunk)])

@@ -46,3 +46,18 @@ def test_logits_are_equal_at_any_cache_rate(in_place: tuple[Path, Ran], rate: fl
     for (greedy, logits), (tokens, wanted) in zip(ran, expected, strict=True):
         assert torch.equal(greedy, tokens)
         assert torch.equal(logits, wanted)
+
+
+@pytest.mark.parametrize("rate", [0.75, 0.37])
+def test_logits_are_equal_when_experts_are_streamed(
+    in_place: tuple[Path, Ran], rate: float
+) -> None:
+    folder, expected = in_place
+    runner = Runner(folder, "sim", rate, streamed=True)
+    for (greedy, logits), (tokens, wanted) in zip(run(runner), expected, strict=True):
+        assert torch.equal(greedy, tokens)
+        assert torch.equal(logits, wanted)
+    assert runner.experts is not None
+    # Experts that no token is routed to were sent, too, or all of them are routed to.
+    counters = runner.experts.counters()
+    assert counters.fills >= counters.misses > 0

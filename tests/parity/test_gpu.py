@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,8 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return variants.quantised(plain, made / "small", *QUANTISED[request.param])
 
 
-def half(folder: Path, rate: float = 1.0) -> Runner:
-    return Runner(folder, "cuda", rate, torch.bfloat16)
+def half(folder: Path, rate: float = 1.0, *, streamed: bool = False) -> Runner:
+    return Runner(folder, "cuda", rate, torch.bfloat16, streamed=streamed)
 
 
 def test_logits_are_as_near_as_a_cpu_s(folder: Path) -> None:
@@ -68,6 +69,26 @@ def test_company_and_cache_change_not_one_bit(folder: Path) -> None:
         ((alone, logits),) = in_company(runner, [tokens], [chunk], STEPS)
         assert torch.equal(alone, greedy)
         assert torch.equal(logits, wanted)
+
+
+@pytest.mark.parametrize("rate", [0.75, 0.37, 0.12, 0.05])
+def test_streaming_changes_not_one_bit(rate: float) -> None:
+    """Of the demo model, also after evictions: a prompt in chunks, others, and single tokens."""
+    prompts = [prompt(n, seed=n) for n in (300, 1, 150, 64)]
+    chunks = [200, 1, 75, 64]
+    whole = in_company(half(demo_model()), prompts, chunks, STEPS)
+    runner, chance = half(demo_model(), rate, streamed=True), random.Random(1)
+    assert runner.experts is not None
+    for _ in range(3):
+        ran = in_company(runner, prompts, chunks, STEPS)
+        for (tokens, logits), (greedy, wanted) in zip(ran, whole, strict=True):
+            assert torch.equal(tokens, greedy)
+            assert torch.equal(logits, wanted)
+        for pool, residency in runner.experts.pools:
+            for slot in range(pool.slots):
+                owner = int(residency.tables.owner[slot])
+                if owner >= 0 and chance.random() < 0.5:
+                    residency.release(*divmod(owner, residency.experts))
 
 
 def test_the_demo_model_stays_close_to_float32() -> None:

@@ -13,8 +13,9 @@ import pytest
 
 import app.cli
 import dev
-from app.core import startup
+from app.core import fit_command, startup
 from app.core.agents import command as agents
+from app.core.downloads import command as download
 from engine import cli
 from engine.cli.values import host
 from tests.project.checkout import ROOT, tracked_files
@@ -31,8 +32,8 @@ def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser
 
 COMMANDS = [
     each
-    for command in (app.cli.parser(), agents.parser(), cli.parser(), dev.parser())
-    for each in parsers(command)
+    for own in (app.cli, agents, download, fit_command, cli, dev)
+    for each in parsers(own.parser())
 ]
 
 
@@ -86,7 +87,7 @@ def test_a_blank_value_is_refused_as_a_mistake_of_usage(
         (["serve", "--model", "demo", "--port", "no"], "(see headrace serve --help)"),
         (["chat"], "(see headrace chat --help)"),
         (["--hiden"], "(see headrace --help)"),
-        (["nonsense"], "serve, chat, bench, keys, agents (see headrace --help)"),
+        (["nonsense"], "serve, chat, bench, keys, agents, download, fit (see headrace --help)"),
         (["serve", "--model", "demo", "--allow-host", "a b"], "(see headrace serve --help)"),
     ],
 )
@@ -161,14 +162,14 @@ def test_every_command_that_a_text_suggests_is_understood() -> None:
 def test_the_app_s_command_and_the_engine_s_say_the_same_of_each_verb() -> None:
     verbs = {name: verb.SUMMARY for name, verb in cli.VERBS.items()}
     for help_page, expected in (
-        (app.cli.parser().format_help(), verbs | {"agents": app.cli.AGENTS}),
+        (app.cli.parser().format_help(), verbs | app.cli.OWN_VERBS),
         (cli.parser().format_help(), verbs),
     ):
         told = re.findall(r"^ +(\w+)  +(.+)$", help_page.partition("verbs:\n")[2], re.MULTILINE)
         assert dict(told) == expected
 
 
-@pytest.mark.parametrize("verb", ["serve", "chat", "agents", "bench"])
+@pytest.mark.parametrize("verb", ["serve", "chat", "agents", "bench", "download", "fit"])
 def test_every_verb_has_a_page_of_help(verb: str) -> None:
     command = [sys.executable, "-m", "app.cli", verb, "--help"]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.timeout(120),
 ]
 
-# The real set-up of another folder, which never comes to pip.
+# The real set-up of another folder, which never comes to pip. What compiles meanwhile has no end.
 SETUP = """
 import sys
 from pathlib import Path
@@ -30,6 +30,8 @@ from installers import environment
 root = Path(sys.argv[1])
 environment.ROOT, environment.VENV = root, root / ".venv"
 environment.RECORD, environment.GUARD = root / ".venv" / "record.json", root / ".venv" / "guard"
+endless = [sys.executable, "-c", "import time; time.sleep(600)"]
+environment.compiling = lambda: environment.running_apart(endless, root)
 sys.exit(dev.main(["setup"]))
 """
 
@@ -78,13 +80,15 @@ def test_emptying_that_is_interrupted_is_begun_again(
     assert [entry.name for entry in tmp_path.iterdir()] == ["record.json"]
 
 
-def test_an_environment_without_pip_is_completed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("completed", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_an_environment_without_pip_is_seen_and_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, completed: bool
 ) -> None:
     """As `python -m venv` leaves it when it is cut short, by hand or before there was a record."""
     monkeypatch.setattr(environment, "VENV", tmp_path / ".venv")
     command = [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / ".venv")]
     subprocess.run(command, check=True)
     assert not environment.has_pip()
-    environment.make_venv()
-    assert environment.has_pip()
+    if completed:
+        environment.make_venv()
+        assert environment.has_pip()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
+from collections.abc import Mapping
+from functools import cache
 from importlib import metadata
 
 import pytest
@@ -65,7 +67,11 @@ TORCH_FREE = (
     "engine.schemas",
     "engine.models.spec",
     "engine.models.families",
+    "engine.models.facts",
     "engine.memory.budget",
+    "engine.memory.fit",
+    "engine.memory.machine_profile",
+    "engine.memory.solver",
     "engine.formats.blob",
     "engine.formats.model_files",
     "engine.native",
@@ -128,6 +134,12 @@ def test_the_server_does_not_import_the_runtime_it_starts() -> None:
             assert [found for found in inside if found.startswith("engine.runtime")] == [], name
 
 
+@cache
+def provided() -> Mapping[str, list[str]]:
+    """The distributions that each importable name comes from."""
+    return metadata.packages_distributions()
+
+
 @pytest.mark.parametrize(
     ("package", "extras"), [("app", ()), ("engine", ("engine",)), ("tests", ("engine", "dev"))]
 )
@@ -135,7 +147,7 @@ def test_every_library_that_is_imported_is_declared(package: str, extras: tuple[
     declared = {"headrace"}
     for line in [*DEPENDENCIES, *(line for extra in extras for line in EXTRAS[extra])]:
         declared.add(canonicalize_name(Requirement(line).name))
-    provided_by = metadata.packages_distributions()
+    provided_by = provided()
     own = {"app", "engine", "tests", "installers", "dev"} | sys.stdlib_module_names
     undeclared = set()
     for name, path in modules(package).items():

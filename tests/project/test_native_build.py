@@ -51,6 +51,24 @@ def test_it_is_compiled_once_and_again_when_a_source_changes(
     assert (native.BUILD / native.NAME).exists()
 
 
+def test_what_a_killed_compilation_left_is_thrown_away(
+    sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(cmake: str) -> NoReturn:
+        (native.BUILD / "a.o").write_text("half an ob")
+        raise KeyboardInterrupt
+
+    native.build_native(lambda: "cmake")
+    (sources / "source" / "a.cpp").write_text("int b;\n")
+    with monkeypatch.context() as context:
+        context.setattr(native, "compile_with", killed)
+        with pytest.raises(KeyboardInterrupt):
+            native.build_native(lambda: "cmake")
+    native.build_native(lambda: "cmake")
+    assert (native.BUILD / native.NAME).exists()
+    assert not (native.BUILD / "a.o").exists()
+
+
 def test_a_missing_compiler_is_named_once_and_found_later(
     sources: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

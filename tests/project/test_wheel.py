@@ -58,7 +58,7 @@ def test_it_holds_both_packages_and_the_resources(wheel: Path) -> None:
     names = names_in(wheel)
     sources = {path.relative_to(ROOT).as_posix() for path in modules("app", "engine").values()}
     tracked = {path.relative_to(ROOT).as_posix() for path in tracked_files()}
-    shipped = ("resources/icons/", "resources/models/demo/")
+    shipped = ("resources/catalog/", "resources/icons/", "resources/models/demo/")
     resources = {f"engine/{name}" for name in tracked if name.startswith(shipped)}
     assert resources
     beside = {name for name in names if not name.startswith(ABOUT)}

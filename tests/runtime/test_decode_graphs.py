@@ -62,3 +62,23 @@ def test_a_captured_step_gives_the_bits_of_a_plain_one(sampling: Sampling) -> No
         assert counters.expert_hits > 0
         assert (counters.expert_misses > 0) == (rate < 1)
         engine.close()
+
+
+def test_slots_that_go_and_come_back_change_no_bit() -> None:
+    """With every expert in a slot a graph has no fills: it is captured anew once that is over."""
+    plain = load(0.4, captured=False)
+    sampling = Sampling(temperature=0)
+    expected = answers(plain, sampling)
+    plain.close()
+    engine = load(1.0, captured=True)
+    experts, graphs = engine.parts.experts, engine._runner._graphs
+    assert experts is not None and graphs is not None and all(experts.complete)
+    whole = experts.slots
+    for slots in (whole, tuple(count // 3 for count in whole), whole):
+        experts.resize(slots)
+        if slots == whole:
+            experts.fill_all()
+        before = graphs.replays.total()
+        assert answers(engine, sampling) == expected
+        assert graphs.replays.total() > before
+    engine.close()

@@ -49,3 +49,35 @@ def test_typed_errors_keep_their_code_and_others_get_one() -> None:
     assert "request 3" in error.message and "ZeroDivisionError: by zero" in error.message
     assert "second line" not in error.message
     assert "no message" in faults.request_fault(KeyError(), 3).message
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [
+        ("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has", 5 << 29),
+        ("CUDA out of memory. Tried to allocate 20.00 MiB.", 20 << 20),
+        ("CUDA out of memory. Tried to allocate 512.00 KiB.", 512 << 10),
+        ("CUDA error: out of memory", 0),
+    ],
+)
+def test_what_was_asked_for_in_vain_is_read(text: str, nbytes: int) -> None:
+    error = torch.OutOfMemoryError(text)
+    assert faults.wanted_bytes(error) == nbytes and faults.is_out_of_memory(error)
+
+
+def test_torchs_own_words_for_host_memory_are_read() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 50, dtype=torch.uint8)
+    assert faults.wanted_bytes(caught.value) == 1 << 50
+
+
+@pytest.mark.parametrize(
+    "text", ["CUDA error: out of memory", "Triton Error [CUDA]: out of memory"]
+)
+def test_a_lack_of_memory_outside_the_allocator_breaks_nothing(text: str) -> None:
+    for kind in (RuntimeError, torch.AcceleratorError):
+        assert faults.is_out_of_memory(kind(text)) and not faults.is_device_fault(kind(text))
+
+
+def test_host_memory_is_never_lost() -> None:
+    assert faults.lost(torch.device("cpu")) is None

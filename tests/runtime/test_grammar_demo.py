@@ -21,7 +21,8 @@ from engine.options import EngineOptions
 from engine.runtime.engine import Engine
 from tests.runtime.driving import Driver
 
-PROMPTS = 20
+PROMPTS = 10
+CALL_PROMPTS = 3  # for each family, at each temperature
 FULL_PROMPTS = 200
 BATCH = 10
 WEATHER = {
@@ -109,7 +110,7 @@ def test_answers_are_valid(demo: Demo, name: str, prompts: int) -> None:
     assert name == "now" or len({json.dumps(answer) for answer in answers}) > prompts // 2
 
 
-@pytest.mark.parametrize("prompts", [PROMPTS // 4, FULL])
+@pytest.mark.parametrize("prompts", [CALL_PROMPTS, FULL])
 @pytest.mark.parametrize("family", CALLING, ids=lambda family: family.name)
 def test_enforced_calls_are_valid(demo: Demo, family: Family, prompts: int) -> None:
     grammar = enforced_calls(family, TOOLS, demo.special, "none", several=False)

@@ -166,3 +166,31 @@ def test_a_lost_device_ends_the_engine_with_a_typed_error(dense_model: Path) -> 
     run = driver(dense_model, prepare=lambda p: Interceptor(p, change))
     with pytest.raises(DeviceFault, match="illegal memory access"):
         run.run([request(1, marked=True)])
+
+
+def test_slots_give_up_what_a_step_lacked(moe_model: Path) -> None:
+    """A quarter of the slots is what the step asked for in vain."""
+    plain = driver(moe_model, device="sim")
+    experts = plain.engine.parts.experts
+    assert experts is not None and experts.slots == (16,)
+    lacking = f"Tried to allocate {4 * experts.pools[0][0].stride >> 10}.00 KiB. No more is free."
+    change = raises_at(5, torch.OutOfMemoryError(lacking), times=1)
+    run = driver(moe_model, device="sim", prepare=lambda p: Interceptor(p, change))
+    wanted = [request(1), request(2, marked=True)]
+    run.run(wanted)
+    parts = run.engine.parts
+    assert parts.experts is not None and parts.experts.slots == parts.budget.slots == (12,)
+    assert run.engine.stats().expert_slots == 12
+    for submit in wanted:
+        assert isinstance(run.end(submit.request), Finished)
+        assert run.tokens(submit.request) == driver(moe_model).run([submit]).tokens(submit.request)
+
+
+def test_a_request_that_no_slots_can_help_fails_alone(moe_model: Path) -> None:
+    change = raises_at(5, torch.OutOfMemoryError("no room"))
+    run = driver(moe_model, device="sim", prepare=lambda p: Interceptor(p, change))
+    run.run([request(1), request(2, marked=True), request(3)])
+    end = run.end(2)
+    assert isinstance(end, RequestFailed) and end.error.code == "out_of_memory"
+    assert all(isinstance(run.end(number), Finished) for number in (1, 3))
+    assert run.engine.stats().expert_slots >= 1

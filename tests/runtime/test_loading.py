@@ -157,3 +157,20 @@ def test_options_out_of_range_are_refused(moe_model: Path, name: str, value: flo
     with pytest.raises(InvalidRequest) as error:
         Engine.load(options(moe_model, **{name: value}))
     assert error.value.param == name
+
+
+def test_a_link_that_is_played_is_no_faster_than_asked_for(moe_model: Path) -> None:
+    rate = 2e6
+    slow = driver(
+        moe_model, device="sim", moe_cache_rate=0.25, emulate_link_bytes_per_s=int(rate)
+    ).run([submit(1, 30)])
+    stats = slow.engine.stats()
+    assert stats.emulated and 0 < stats.gather_bytes_per_s <= rate
+    experts = slow.engine.parts.experts
+    assert experts is not None
+    counters = experts.counters()
+    assert counters.gather_bytes == stats.link_bytes > 0
+    assert counters.gather_ns >= counters.gather_bytes / rate * 1e9 * 0.9999
+    assert stats.gather_us_per_step > 0
+    plain = driver(moe_model, device="sim", moe_cache_rate=0.25).run([submit(1, 30)])
+    assert slow.tokens(1) == plain.tokens(1)

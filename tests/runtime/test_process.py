@@ -39,6 +39,7 @@ from engine.messages import (
     pack,
     unpack_events,
 )
+from engine.options import EngineOptions
 from tests.runtime.conftest import VOCAB
 from tests.runtime.driving import driver, options, prompt
 
@@ -349,3 +350,31 @@ def test_stats_come_at_a_steady_pace(start: Start, dense_model: Path) -> None:
     child.wait_for(lambda event: isinstance(event, StatsReport))
     assert 0.8 < time.monotonic() - begin < 2.5
     assert isinstance(first, StatsReport)
+
+
+def broken(start: Start, model: str, device: str) -> tuple[Fatal, Child]:
+    child = start(HEADRACE_DEBUG_BREAK_TOKEN="90")
+    child.send(Configure(options=EngineOptions(model=model, device=device, threads=1)))
+    child.wait_for(lambda event: isinstance(event, Ready))
+    child.send(Submit(request=1, tokens=[5, 6, 7], max_tokens=3))
+    assert isinstance(child.wait_end(1), Finished)
+    child.send(Submit(request=2, tokens=[5, 90, 7], max_tokens=3))
+    fatal = child.wait_for(lambda event: isinstance(event, Fatal))
+    assert isinstance(fatal, Fatal)
+    return fatal, child
+
+
+def test_a_broken_device_ends_the_process_with_a_typed_error(
+    start: Start, dense_model: Path
+) -> None:
+    fatal, child = broken(start, str(dense_model), "cpu")
+    assert fatal.error.code == "device_fault" and "device-side assert" in fatal.error.message
+    assert child.end() == 1
+
+
+@pytest.mark.gpu
+def test_an_error_of_a_kernel_is_found_whatever_reports_it(start: Start) -> None:
+    """The kernel fails after its call returned; the first call to find out may be anybody's."""
+    fatal, child = broken(start, "demo", "cuda")
+    assert fatal.error.code == "device_fault"
+    assert child.end() == 1

@@ -66,9 +66,10 @@ def test_everyone_ends_once_with_the_tokens_of_a_lone_run(model: Path, seed: int
     )
     disturbed = live_through(run, submits, draw)
     assert run.engine.scheduler.preemptions > 0
+    lone = driver(model, prefill_chunk_tokens=16).engine
     for submit in submits:
         end, tokens = run.end(submit.request), run.tokens(submit.request)
-        alone = driver(model, prefill_chunk_tokens=16).run([submit]).tokens(submit.request)
+        alone = Driver(lone).run([submit]).tokens(submit.request)
         assert tokens == alone[: len(tokens)]
         if submit.request in disturbed:
             continue

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 
 from tests.server.running import Server, frames, running
 
-PROMPTS, FULL_PROMPTS = 24, 200
+PROMPTS, FULL_PROMPTS = 12, 200
 AT_ONCE = 8
 SCHEMAS: dict[str, dict[str, Any]] = {
     "weather": {
@@ -175,8 +175,10 @@ def streamed(server: Server, path: str, body: dict[str, Any]) -> Iterator[Any]:
 
 
 PROTOCOLS: tuple[Callable[[Server, Asking], list[Call]], ...] = (chat, responses, messages)
-KINDS = list(itertools.product(PROTOCOLS, (False, True), (False, True), (False, True)))
-"""Every protocol with every way to ask; a prompt's number runs through them and the tools."""
+WAYS = sorted(itertools.product((False, True), repeat=3), key=lambda way: sum(way) % 2)
+KINDS = [(protocol, *way) for way in WAYS for protocol in PROTOCOLS]
+"""Every protocol with every way to ask; a prompt's number runs through them and the tools. The
+first half has every pair of their values."""
 FULL = pytest.param(FULL_PROMPTS, marks=[pytest.mark.full, pytest.mark.timeout(1800)])
 
 

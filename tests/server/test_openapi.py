@@ -190,7 +190,7 @@ def required_of(described: dict[str, Any], method: str, path: str) -> set[str]:
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("count", [300, pytest.param(5000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("count", [150, pytest.param(5000, marks=pytest.mark.full)])
 def test_no_request_breaks_the_server(
     hermes: Speaker,
     described: dict[str, Any],

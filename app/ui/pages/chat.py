@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from PySide6.QtCore import Qt, QTimer
+from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QKeySequence, QShortcut, QShowEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QVBoxLayout, QWidget
 
@@ -25,6 +25,9 @@ _AT_BOTTOM = 24
 
 
 class ChatPage(QWidget):
+    model_asked = Signal()
+    """The person wants another model."""
+
     def __init__(self, session: ChatSession) -> None:
         super().__init__()
         self.setObjectName("page")
@@ -99,9 +102,11 @@ class ChatPage(QWidget):
         mark.setPixmap(icons.app_icon().pixmap(56, 56))
         title = label("Ask the model anything", "heading")
         hint = label("Nothing leaves this machine.", "muted")
+        add = button("Choose a model…")
+        add.clicked.connect(self.model_asked)
         inside = column(10)
         inside.addStretch()
-        for widget in (mark, title, hint):
+        for widget in (mark, title, hint, add):
             inside.addWidget(widget, 0, Qt.AlignmentFlag.AlignHCenter)
         inside.addStretch()
         empty.setLayout(inside)

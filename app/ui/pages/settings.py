@@ -29,6 +29,7 @@ from app.core.settings import (
     problems,
 )
 from app.core.supervisor import RUNNING, EngineView, Phase
+from app.ui.pages.vram_settings import VramCard
 from app.ui.settings_store import SettingsStore
 from app.ui.widgets.basics import Card, button, column, label, restyle, row
 from app.ui.widgets.setting_row import SettingRow
@@ -78,6 +79,11 @@ class SettingsPage(QWidget):
         """What runs now, and at what base address; empty where none is known."""
         self._view, self._endpoint = view, endpoint
         self._not_ours.setVisible(view.phase in RUNNING and not view.ours)
+        self._edited()
+
+    def show_settings(self) -> None:
+        """After the engine's settings were changed elsewhere."""
+        self._show(self._store.now)
         self._edited()
 
     @property
@@ -138,6 +144,8 @@ class SettingsPage(QWidget):
         content_box.setContentsMargins(24, 20, 24, 24)
         content_box.setSpacing(16)
         content_box.addWidget(self._make_engine_card())
+        self.vram = VramCard(self._store)
+        content_box.addWidget(self.vram)
         content_box.addWidget(self._make_app_card())
         content_box.addStretch()
         content.setMaximumWidth(860)

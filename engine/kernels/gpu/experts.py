@@ -22,12 +22,17 @@ from engine.kernels.gpu.moe_prefill import prefill_rows
 
 
 def moe_experts(
-    bank: Tensor, spec: BlobSpec, x: Tensor, slots: Tensor, weights: Tensor, singles: int = 0
+    bank: Tensor,
+    spec: BlobSpec,
+    x: Tensor,
+    slots: Tensor,
+    weights: Tensor | None,
+    singles: int = 0,
 ) -> Tensor:
     """As engine.kernels.moe.moe_experts."""
     rows = torch.empty((*slots.shape, x.shape[1]), dtype=torch.float32, device=x.device)
     moe_expert_rows(bank, spec, x, slots, rows, singles)
-    return combine(rows, weights, x.dtype)
+    return rows if weights is None else combine(rows, weights, x.dtype)
 
 
 def moe_expert_rows(
@@ -45,6 +50,6 @@ def moe_expert_rows(
         many(bank, spec, x[singles:], slots[singles:], rows[singles:])
 
 
-def moe_combine(rows: Tensor, weights: Tensor, dtype: torch.dtype) -> Tensor:
+def moe_combine(rows: Tensor, weights: Tensor | None, dtype: torch.dtype) -> Tensor:
     """As engine.kernels.moe.moe_combine."""
-    return combine(rows, weights.to(torch.float32), dtype)
+    return rows if weights is None else combine(rows, weights.to(torch.float32), dtype)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from engine.formats.weight import StoredWeight
+from engine.formats.weight import Projections, StoredWeight
 from engine.kernels import linear as operations
 from engine.kernels.gpu.linear_few import can_read, linear_few
 from engine.kernels.gpu.linear_many import linear_many
@@ -31,3 +31,14 @@ def linear(x: Tensor, weight: StoredWeight, bias: Tensor | None, singles: int = 
     if singles < len(x):
         linear_many(x[singles:], weight, bias, out[singles:])
     return out
+
+
+def linears(x: Tensor, projections: Projections, singles: int = 0) -> tuple[Tensor, ...]:
+    """As engine.kernels.linear.linears. Matrices that lie end to end are one product, whose columns
+    the results are."""
+    if not projections.runs:
+        return operations.linears.reference(x, projections, singles)
+    out: list[Tensor] = []
+    for run in projections.runs:
+        out += torch.split(linear(x, run.weight, run.bias, singles), list(run.rows), dim=1)
+    return tuple(out)

@@ -77,18 +77,6 @@ def _swiglu_rows(gate, up, out, gate_row, up_row, WIDTH: tl.constexpr, BLOCK: tl
     tl.store(out + row * WIDTH + d, opened * tl.sigmoid(opened) * factor, mask=d < WIDTH)
 
 
-@triton.jit
-def _add_gated_rows(
-    x, y, gate, out, x_row, y_row, gate_row, WIDTH: tl.constexpr, BLOCK: tl.constexpr
-):
-    row = tl.program_id(0).to(tl.int64)
-    d = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    share = tl.sigmoid(tl.load(gate + row * gate_row).to(tl.float32))
-    first = tl.load(x + row * x_row + d, mask=d < WIDTH, other=0.0).to(tl.float32)
-    second = tl.load(y + row * y_row + d, mask=d < WIDTH, other=0.0).to(tl.float32)
-    tl.store(out + row * WIDTH + d, first + second * share, mask=d < WIDTH)
-
-
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """As engine.kernels.pointwise.rms_norm."""
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -119,19 +107,6 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     if rows:
         _swiglu_rows[(rows, triton.cdiv(width, _COLUMNS))](
             gate, up, out, gate.stride(0), up.stride(0), width, _COLUMNS
-        )
-    return out
-
-
-def add_gated(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
-    """x + y * sigmoid(gate) of x, y [N, D] and gate [N, 1], in x's dtype: the shared expert's
-    output beside that of the routed ones. Rounded once."""
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    x, y = _matrix(x), _matrix(y)
-    rows, width = x.shape
-    if rows:
-        _add_gated_rows[(rows, triton.cdiv(width, _COLUMNS))](
-            *(x, y, gate, out, x.stride(0), y.stride(0), gate.stride(0), width, _COLUMNS)
         )
     return out
 
@@ -215,6 +190,4 @@ AHEAD = (
     _norm_ahead("rms_norm 576", 576),
     _norm_ahead("add_rms_norm 576", 576, add=True),
     _rows_ahead("swiglu 512", _swiglu_rows, "gate up out", "gate_row up_row", 512),
-    _rows_ahead("add_gated 2048", _add_gated_rows, "x y gate out", "x_row y_row gate_row", 2048),
-    _rows_ahead("add_gated 576", _add_gated_rows, "x y gate out", "x_row y_row gate_row", 576),
 )

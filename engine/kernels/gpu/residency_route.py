@@ -58,7 +58,9 @@ def _of_window(
     has_it = tl.load(owner + slot, mask=there, other=-1) == row
     is_used = tl.load(counts + row, mask=there & (now[:, None] >= 0), other=0) > 0
     score = entry >> (SLOT_BITS + EXPERT_BITS)
-    score = updated(score, tl.zeros_like(slot), now[:, None], decay_of(powers, choice, now)[:, None])
+    score = updated(
+        score, tl.zeros_like(slot), now[:, None], decay_of(powers, choice, now)[:, None]
+    )
     passed = ((layer - j + LAYERS) % LAYERS).to(tl.int64)[:, None]
     key = (magnitude(score) << _PASSED_BITS) | passed
     key = (key << _LAYER_SHIFT) | (w << SLOT_BITS) | slot

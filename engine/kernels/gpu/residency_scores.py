@@ -11,7 +11,10 @@ FRACTION = tl.constexpr(expert_scores.FRACTION)
 ONE = tl.constexpr(expert_scores.ONE)
 _POWERS = tl.constexpr(expert_scores.POWERS)
 _EXPONENTS = tl.constexpr(
-    sum((half_life.bit_length() - 1) << 4 * h for h, half_life in enumerate(expert_scores.HALF_LIVES))
+    sum(
+        (half_life.bit_length() - 1) << 4 * h
+        for h, half_life in enumerate(expert_scores.HALF_LIVES)
+    )
 )
 """Logarithms of the half-lives, four bits each: no table to wait for."""
 

@@ -132,6 +132,24 @@ def _pick(
     for part in range(1, PARTS):
         at = parts + (part * rows.to(tl.int64) + row) * EXPERTS + e
         logits += tl.load(at, mask=e < EXPERTS, other=0.0)
+    ids += row * TOP_K
+    weights += row * TOP_K
+    take_best(logits, ids, weights, EXPERTS, TOP_K, BLOCK_E, BLOCK_K, NORMALISE)
+
+
+@triton.jit
+def take_best(
+    logits,
+    ids,
+    weights,
+    EXPERTS: tl.constexpr,
+    TOP_K: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    NORMALISE: tl.constexpr,
+):
+    """ids and weights [TOP_K] of a row's logits float32 [BLOCK_E], -inf after EXPERTS."""
+    e = tl.arange(0, BLOCK_E)
     peak = tl.max(logits, 0)
     total = tl.sum(tl.exp(logits - peak), 0)
     keys = tl.where(e < EXPERTS, ranked(logits, e), LOWEST)
@@ -144,8 +162,8 @@ def _pick(
     share = tl.where(k < TOP_K, tl.exp(value_of(best) - peak) / total, 0.0)
     if NORMALISE:
         share = share / tl.sum(share, 0)
-    tl.store(ids + row * TOP_K + k, index_of(best), mask=k < TOP_K)
-    tl.store(weights + row * TOP_K + k, share, mask=k < TOP_K)
+    tl.store(ids + k, index_of(best), mask=k < TOP_K)
+    tl.store(weights + k, share, mask=k < TOP_K)
 
 
 def route(x: Tensor, router: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
@@ -186,8 +204,8 @@ def _top_k(parts: Tensor, top_k: int, normalise: bool) -> tuple[Tensor, Tensor]:
     ids = torch.empty((rows, top_k), dtype=torch.int64, device=parts.device)
     weights = torch.empty((rows, top_k), dtype=torch.float32, device=parts.device)
     if rows:
-        constants = _pick_constants(experts, count, top_k, normalise)
-        warps = _pick_warps(constants["BLOCK_E"])
+        constants = pick_constants(experts, count, top_k, normalise)
+        warps = pick_warps(constants["BLOCK_E"])
         _pick[(rows,)](parts, ids, weights, rows, **constants, num_warps=warps)
     return ids, weights
 
@@ -207,7 +225,7 @@ def _logits_constants(
     }
 
 
-def _pick_constants(experts: int, parts: int, top_k: int, normalise: bool) -> dict[str, int]:
+def pick_constants(experts: int, parts: int, top_k: int, normalise: bool) -> dict[str, int]:
     return {
         "EXPERTS": experts,
         "PARTS": parts,
@@ -218,7 +236,7 @@ def _pick_constants(experts: int, parts: int, top_k: int, normalise: bool) -> di
     }
 
 
-def _pick_warps(block: int) -> int:
+def pick_warps(block: int) -> int:
     """One warp exchanges nothing through shared memory."""
     return 1 if block <= 512 else 4
 
@@ -242,8 +260,8 @@ def _ahead(model: str, hidden: int, experts: int, top_k: int) -> tuple[Ahead, ..
             f"router top_k of {parts} {model}",
             _pick,
             {"parts": "*fp32", "ids": "*i64", "weights": "*fp32", "rows": "i32"},
-            constants := _pick_constants(experts, parts, top_k, True),
-            warps=_pick_warps(constants["BLOCK_E"]),
+            constants := pick_constants(experts, parts, top_k, True),
+            warps=pick_warps(constants["BLOCK_E"]),
         )
         for parts in (PARTS, 1)
     )

@@ -1,0 +1,65 @@
+"""Work for which the interface must not wait: done in a thread, its outcome handed in at home."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from PySide6.QtCore import QObject, Qt, Signal
+
+log = logging.getLogger(__name__)
+
+_END_S = 2.0
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    hand_in: Callable[[Any], None]
+    value: Any
+
+
+class Background(QObject):
+    """Runs functions in threads of their own; what they return or raise comes back in the thread
+    in which this object was made, unless it was closed meanwhile."""
+
+    _ended = Signal(object)
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._closed = False
+        self._threads: set[threading.Thread] = set()
+        self._ended.connect(self._hand_in, Qt.ConnectionType.QueuedConnection)
+
+    def run(
+        self,
+        work: Callable[[], Result],
+        done: Callable[[Result], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        def thread() -> None:
+            try:
+                outcome = _Outcome(done, work())
+            except Exception as error:  # noqa: BLE001  (whatever it is, it is handed in)
+                outcome = _Outcome(failed, error)
+            if not self._closed:
+                self._ended.emit(outcome)
+            self._threads.discard(threading.current_thread())
+
+        # A look at a drive that does not answer must not keep the app from ending.
+        started = threading.Thread(target=thread, name="headrace-background", daemon=True)
+        self._threads.add(started)
+        started.start()
+
+    def close(self) -> None:
+        """Nothing is handed in any more."""
+        self._closed = True
+        for thread in tuple(self._threads):
+            thread.join(_END_S)
+
+    def _hand_in(self, outcome: _Outcome) -> None:
+        if not self._closed:
+            outcome.hand_in(outcome.value)
