@@ -6,8 +6,9 @@ gives back as many slots as it took, less its share of those that were free. Whi
 say: of all the layer's experts, streamed and resident, those used most stay, so a prompt seeds what
 is decoded after it, and no blob is sent for that.
 
-What an expert is worth is its score, of which a chunk's layer is one turn of many tokens
-(`engine.kernels.expert_scores`). What is given back stays where it is until its slot is overwritten.
+What an expert is worth is its score, to which a chunk is one turn of many tokens
+(`engine.kernels.expert_scores`). What is given back stays where it is until its slot is
+overwritten.
 
 Everything happens on host tables, and a slot claims an expert only once its copy is on the way, so
 tables may be written back at any time.

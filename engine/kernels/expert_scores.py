@@ -50,9 +50,8 @@ def updated(scores: _Longs, counts: _Longs, tokens: int | _Longs, decayed: _Long
     `decayed` is what `decay` says. A turn of no tokens changes nothing: its experts were counted
     before."""
     frequency = np.minimum(counts, tokens) * ((ONE - 1) // np.maximum(tokens, 1))
-    return np.where(
-        tokens > 0, (scores * decayed + frequency * (ONE - decayed)) >> FRACTION, scores
-    )
+    after = (scores * decayed + frequency * (ONE - decayed)) >> FRACTION
+    return np.where(tokens > 0, after, scores)
 
 
 def magnitude(scores: _Longs) -> _Longs:
@@ -61,20 +60,21 @@ def magnitude(scores: _Longs) -> _Longs:
     return scores.astype(np.float32).view(np.int32).astype(np.int64) >> 23
 
 
-def credited(credits: _Longs, scores: _Longs, before: _Longs, counts: _Longs, room: int) -> _Longs:
+def credited(earned: _Longs, scores: _Longs, before: _Longs, counts: _Longs, room: int) -> _Longs:
     """Credits [half-lives] after a layer's turn. `scores` [half-lives, experts] are from before it,
     `before` marks the experts of the turn before it: they were in slots then, whatever their score.
     So of `room` slots they have theirs first, and the hottest others the rest."""
     ranks = scores + before * ONE
     experts = ranks.shape[1]
     if room >= experts:
-        least = np.zeros(len(credits), dtype=np.int64)
+        least = np.zeros(len(earned), dtype=np.int64)
     elif room:
         least = np.partition(ranks, experts - room, axis=1)[:, experts - room]
     else:
-        least = np.full(len(credits), 2 * ONE)
+        least = np.full(len(earned), 2 * ONE)
     hits = ((counts > 0) & (ranks > 0) & (ranks >= least[:, None])).sum(1)
-    return (credits * CREDIT_KEPT >> CREDIT_BITS) + (hits << CREDIT_BITS)
+    after: _Longs = (earned * CREDIT_KEPT >> CREDIT_BITS) + (hits << CREDIT_BITS)
+    return after
 
 
 def choose(totals: _Longs, chosen: int) -> int:

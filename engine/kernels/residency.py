@@ -68,8 +68,8 @@ class Tables:
     before: Tensor
     """[layers, experts]: 1 for experts of the last turn that the scores know of."""
     tokens: Tensor
-    """[layers]: of the layer's turn in this step, whose `counts` the scores do not know yet. 0 where
-    they were counted before, NOT_ROUTED before the turn."""
+    """[layers]: of the layer's turn in this step, whose `counts` the scores do not know yet. 0
+    where they were counted before, NOT_ROUTED before the turn."""
     steps: Tensor
     """[layers]: number of the step, the same for all. Numbers wrap."""
     chosen: Tensor
@@ -156,14 +156,13 @@ def count_routes(ids: Tensor, experts: int) -> Tensor:
 def residency_begin(state: Tensor, tables: Tables) -> None:
     """A step begins: `state` is the tables' own. Between this and the next, a layer is routed once
     at most, and nothing but `residency_route` changes the tables."""
-    layers, experts = tables.slot_of.shape
-    scores, credits = tables.scores.numpy(), tables.credits.numpy()
-    step = int(tables.steps[0])
-    totals = credits[step % 2].sum(0)
-    chosen = expert_scores.choose(totals, int(tables.chosen[0]))
+    layers, step = tables.slot_of.shape[0], int(tables.steps[0])
+    scores, earned = tables.scores.numpy(), tables.credits.numpy()
+    now, after = earned[step % 2], earned[1 - step % 2]
+    chosen = expert_scores.choose(now.sum(0), int(tables.chosen[0]))
     room = (int(state[CAPACITY]) + layers // 2) // layers
     for layer, tokens in enumerate(tables.tokens.tolist()):
-        credit = credits[step % 2, layer]
+        credit = now[layer]
         if tokens > 0:
             counts = tables.counts.numpy()[layer].astype(np.int64)
             before, old = tables.before.numpy()[layer], scores[:, layer].astype(np.int64)
@@ -171,7 +170,7 @@ def residency_begin(state: Tensor, tables: Tables) -> None:
             decayed = np.array([expert_scores.decay(each, tokens) for each in HALF_LIVES])
             scores[:, layer] = expert_scores.updated(old, counts, tokens, decayed[:, None])
             before[:] = counts > 0
-        credits[1 - step % 2, layer] = credit
+        after[layer] = credit
     tables.tokens.fill_(NOT_ROUTED)
     tables.steps.add_(1)
     tables.chosen.fill_(chosen)

@@ -24,6 +24,8 @@ BLOCK_FREE = 2048
 WINDOW = 2
 """Entries of each queue that are looked at together, at most 4."""
 WARPS = 4
+REGISTERS = 255
+"""A layer's launch is one block, so it may have all it can use."""
 MOST_SLOTS, MOST_LAYERS, MOST_EXPERTS = 1 << 20, 1 << 10, 1 << 12
 
 
@@ -71,6 +73,7 @@ def _route(ids: Tensor, layer: int, tokens: int, tables: Tables, *, counted: boo
         **_constants(layers, experts),
         **_route_constants(routes, counted=counted),
         num_warps=WARPS,
+        maxnreg=REGISTERS,
     )
     return Route(slots, fills, count)
 
@@ -94,14 +97,11 @@ def _route_constants(routes: int, *, counted: bool) -> dict[str, int | bool]:
 
 
 def _ahead(model: str, layers: int, experts: int, routes: int) -> tuple[Ahead, ...]:
-    learned = {
-        **{"state": "*i32", "counters": "*i64", "scores": "*i32", "counts": "*i32"},
-        **{"before": "*i32", "tokens": "*i32", "steps": "*i32", "chosen": "*i32"},
-        **{"credits": "*i64", "powers": "*i32"},
-    }
+    names = "state counters scores counts before tokens steps chosen earned powers"
+    learned = {each: "*i64" if each in ("counters", "earned") else "*i32" for each in names.split()}
     owned = dict.fromkeys(("slot_of", "owner", "locked"), "*i32")
     queues = {"queue": "*i64", "heads": "*i32", "lowest": "*i64", "free": "*i32"}
-    read = {k: v for k, v in learned.items() if k not in ("before", "steps", "credits")}
+    read = {k: v for k, v in learned.items() if k not in ("before", "steps", "earned")}
     call = {"slots": "*i32", "fills": "*i32", "count": "*i32", **owned, **read, **queues}
     call |= {"layer": "i32", "routes": "i32", "turn": "i32"}
     constants = _constants(layers, experts)
@@ -119,6 +119,7 @@ def _ahead(model: str, layers: int, experts: int, routes: int) -> tuple[Ahead, .
             {"ids": "*i64", **call},
             {**constants, **_route_constants(routes, counted=False)},
             warps=WARPS,
+            registers=REGISTERS,
         ),
         Ahead(
             f"residency route {model} counts",
@@ -126,6 +127,7 @@ def _ahead(model: str, layers: int, experts: int, routes: int) -> tuple[Ahead, .
             {"ids": "*i32", **call},
             {**constants, **_route_constants(experts, counted=True)},
             warps=WARPS,
+            registers=REGISTERS,
         ),
     )
 

@@ -36,7 +36,7 @@ def begin_kernel(
     tokens,
     steps,
     chosen,
-    credits,
+    earned,
     powers,
     queue,
     heads,
@@ -54,7 +54,7 @@ def begin_kernel(
     layer = tl.program_id(0)
     if layer < LAYERS:
         choice = _learn(
-            *(layer, state, scores, counts, before, tokens, steps, chosen, credits, powers),
+            *(layer, state, scores, counts, before, tokens, steps, chosen, earned, powers),
             *(LAYERS, EXPERTS, BLOCK_L, BLOCK_E, HALF_LIVES),
         )
         e = tl.arange(0, BLOCK_E)
@@ -96,7 +96,7 @@ def _learn(
     tokens,
     steps,
     chosen,
-    credits,
+    earned,
     powers,
     LAYERS: tl.constexpr,
     EXPERTS: tl.constexpr,
@@ -109,9 +109,9 @@ def _learn(
     step = tl.load(steps + layer)
     choice = tl.load(chosen + layer)
     h = tl.arange(0, HALF_LIVES)
-    # One half of `credits` is read by all programs, the other one written.
-    now = credits + (step & 1) * LAYERS * HALF_LIVES
-    after = credits + (1 - (step & 1)) * LAYERS * HALF_LIVES
+    # One half of `earned` is read by all programs, the other one written.
+    now = earned + (step & 1) * LAYERS * HALF_LIVES
+    after = earned + (1 - (step & 1)) * LAYERS * HALF_LIVES
     j = tl.arange(0, BLOCK_L)[:, None]
     total = tl.sum(tl.load(now + j * HALF_LIVES + h[None, :], mask=j < LAYERS, other=0), 0)
     value = total * (_HEAD_START + HALF_LIVES - 1 - h)
@@ -141,7 +141,7 @@ def _learn(
         credit = ((credit * _CREDIT_KEPT) >> _CREDIT_BITS) + (hits << _CREDIT_BITS)
         decay = decay_of(powers, h, turn)
         score = updated(score, routes, turn, decay[:, None])
-        tl.store(scores + place, score.to(tl.int32), mask=inside)
+        tl.store(scores + place, score, mask=inside)
         tl.store(before + row, (routes > 0).to(tl.int32), mask=inside)
     tl.store(after + layer * HALF_LIVES + h, credit)
     tl.store(tokens + layer, -1)

@@ -37,7 +37,6 @@ def _of_window(
     layer,
     owner,
     counts,
-    tokens,
     powers,
     choice,
     queue,
@@ -57,10 +56,9 @@ def _of_window(
     row = j[:, None] * EXPERTS + (entry & EXPERT_MASK).to(tl.int32)
     has_it = tl.load(owner + slot, mask=there, other=-1) == row
     is_used = tl.load(counts + row, mask=there & (now[:, None] >= 0), other=0) > 0
-    score = entry >> (SLOT_BITS + EXPERT_BITS)
-    score = updated(
-        score, tl.zeros_like(slot), now[:, None], decay_of(powers, choice, now)[:, None]
-    )
+    score = (entry >> (SLOT_BITS + EXPERT_BITS)).to(tl.int32)
+    decay = decay_of(powers, choice, now)
+    score = updated(score, tl.zeros_like(slot), now[:, None], decay[:, None])
     passed = ((layer - j + LAYERS) % LAYERS).to(tl.int64)[:, None]
     key = (magnitude(score) << _PASSED_BITS) | passed
     key = (key << _LAYER_SHIFT) | (w << SLOT_BITS) | slot
@@ -71,7 +69,7 @@ def _of_window(
 @triton.jit
 def _of_used(lowest, passed):
     """Candidates from entries of `lowest`."""
-    key = (magnitude(lowest >> SLOT_BITS) << _PASSED_BITS) | passed
+    key = (magnitude((lowest >> SLOT_BITS).to(tl.int32)) << _PASSED_BITS) | passed
     key = (key << _LAYER_SHIFT) | _USED | (lowest & SLOT_MASK)
     return tl.where(lowest == NONE, NONE, key)
 
@@ -101,7 +99,7 @@ def _next_lowest(
     score = tl.load(scores + choice * LAYERS * EXPERTS + row, mask=inside, other=0)
     can_go = tl.load(locked + slot, mask=slot >= 0, other=1) == 0
     score = updated(score, routes, turn, decay_of(powers, choice, turn))
-    key = (score << SLOT_BITS) | slot
+    key = (score.to(tl.int64) << SLOT_BITS) | slot
     return tl.min(tl.where(can_go & (key > taken), key, NONE), 0)
 
 
@@ -139,7 +137,7 @@ def _victims(
     more = filled < missing
     while more:
         key, goes_on = _of_window(
-            *(head, now, layer, owner, counts, tokens, powers, choice, queue),
+            *(head, now, layer, owner, counts, powers, choice, queue),
             *(LAYERS, EXPERTS, BLOCK_L, WINDOW),
         )
         used = _of_used(low, passed)
@@ -222,6 +220,7 @@ def route_kernel(
         routed = tl.histogram(tl.where(is_expert, expert, 0), BLOCK_E, mask=is_expert)
     tl.store(counts + row + e, routed, mask=inside)
     tl.store(tokens + layer, turn)
+    score = updated(score, routed, turn, decay)
     wanted = routed > 0
     slot = tl.where(wanted, resident, -1)
     misses = wanted & (slot < 0)
@@ -260,7 +259,7 @@ def route_kernel(
         tl.store(slots + e, slot, mask=inside)
     else:
         tl.store(slots + r, found, mask=r < routes)
-    key = (updated(score, routed, turn, decay) << SLOT_BITS) | slot
+    key = (score.to(tl.int64) << SLOT_BITS) | slot
     tl.store(lowest + layer, tl.min(tl.where((slot >= 0) & can_go, key, NONE), 0))
     column = tl.arange(0, COUNTS)
     of_call = tl.where(column == 0, hits, tl.where(column == 1, missing, filled))

@@ -21,23 +21,22 @@ _EXPONENTS = tl.constexpr(
 
 @triton.jit
 def decay_of(powers, h, tokens):
-    """int64: what `tokens` leave of a score of half-life number h, of ONE; all of it below 1."""
+    """int32: what `tokens` leave of a score of half-life number h, of ONE; all of it below 1."""
     half_life = 1 << (((h * 0 + _EXPONENTS) >> 4 * h) & 15)
     tokens = tl.maximum(tokens, 0)
     power = tl.load(powers + tokens % half_life * (_POWERS // half_life))
-    return (power >> tl.minimum(tokens // half_life, FRACTION)).to(tl.int64)
+    return power >> tl.minimum(tokens // half_life, FRACTION)
 
 
 @triton.jit
 def updated(score, counts, tokens, decay):
-    """int64: scores after a turn of `tokens`, unchanged after one of 0."""
+    """int32: scores after a turn of `tokens`, unchanged after one of 0."""
     frequency = tl.minimum(counts, tokens) * ((ONE - 1) // tl.maximum(tokens, 1))
-    score = score.to(tl.int64)
-    after = (score * decay + frequency.to(tl.int64) * (ONE - decay)) >> FRACTION
-    return tl.where(tokens > 0, after, score)
+    after = score.to(tl.int64) * decay + frequency.to(tl.int64) * (ONE - decay)
+    return tl.where(tokens > 0, (after >> FRACTION).to(tl.int32), score)
 
 
 @triton.jit
 def magnitude(score):
     """int64: a score's power of two."""
-    return score.to(tl.int32).to(tl.float32).to(tl.int32, bitcast=True).to(tl.int64) >> 23
+    return score.to(tl.float32).to(tl.int32, bitcast=True).to(tl.int64) >> 23
