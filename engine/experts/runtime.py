@@ -29,7 +29,7 @@ from engine.experts.stream import PoolStream
 from engine.kernels.gather import BYTES, NANOSECONDS, Banks, Gauge, gather_blobs, read_gauge
 from engine.kernels.moe import moe_combine, moe_expert_rows, moe_experts
 from engine.kernels.pacing import LinkPace
-from engine.kernels.residency import ABSENT, Route
+from engine.kernels.residency import ABSENT, Route, count_routes
 from engine.memory.budget import slots_for_rate
 from engine.memory.device import Device
 from engine.memory.pinned import Pinned
@@ -90,7 +90,7 @@ class _Pool:
 
 
 MANY_ROUTES = 128
-"""Of more, the distinct experts are found before they are routed: 128 are 8 tokens of 16 each."""
+"""More are counted before they are routed: 128 are 8 tokens of 16 each."""
 
 
 class ExpertRuntime:
@@ -188,8 +188,9 @@ class ExpertRuntime:
                 continue
             pool.residency.begin_step()
             for layer in pool.rows:
-                everyone = torch.arange(self.store.plan(layer).experts, device=self.device.torch)
-                route = pool.residency.route(pool.rows[layer], everyone)
+                everyone = torch.zeros(self._experts, dtype=torch.int32, device=self.device.torch)
+                everyone[: self.store.plan(layer).experts] = 1
+                route = pool.residency.route_counts(pool.rows[layer], everyone, 0)
                 self._fill(pool, layer, route)
                 pool.residency.forgive(int(route.count))
             pool.complete = True
@@ -221,7 +222,7 @@ class ExpertRuntime:
             self._host_experts += len(distinct)
             self._host_bytes += len(distinct) * plan.spec.nbytes
             return moe_experts(self.store.bank(layer), plan.spec, x, ids, weights, singles)
-        return self._from_slots(plan, distinct, x, ids, weights, singles)
+        return self._from_slots(plan, x, ids, weights, singles)
 
     def never_waits(self, layer: int, routes: int) -> bool:
         """Whether a call of so many routes reads nothing back from the device."""
@@ -242,45 +243,37 @@ class ExpertRuntime:
             route = pool.residency.route(row, ids)
             slots = route.slots
         else:
-            experts = torch.arange(plan.experts, device=ids.device)
-            routed = torch.zeros(plan.experts, dtype=torch.bool, device=ids.device)
-            routed[ids.reshape(-1)] = True
-            route = pool.residency.route(row, torch.where(routed, experts, ABSENT))
+            route = pool.residency.route_counts(row, count_routes(ids, self._experts), len(ids))
             slots = route.slots[ids]
         if pool.banks is not None and not pool.complete:
             gather_blobs(bank, pool.banks, row, route.fills, route.count)
         return moe_experts(bank, plan.spec, x, slots, weights, singles, plan.experts)
 
     def _from_slots(
-        self,
-        plan: LayerPlan,
-        experts: list[int],
-        x: Tensor,
-        ids: Tensor,
-        weights: Tensor | None,
-        singles: int,
+        self, plan: LayerPlan, x: Tensor, ids: Tensor, weights: Tensor | None, singles: int
     ) -> Tensor:
         """Resident experts first, with as many fills as find a slot; the rest in further groups."""
         pool = self._pool_of[plan.layer]
         rows = torch.empty((*ids.shape, x.shape[1]), dtype=torch.float32, device=x.device)
-        waiting = torch.tensor(experts, device=ids.device)
+        waiting, tokens = count_routes(ids, self._experts), len(ids)
         while True:
-            route = pool.residency.route(pool.rows[plan.layer], waiting)
+            route = pool.residency.route_counts(pool.rows[plan.layer], waiting, tokens)
             self._fill(pool, plan.layer, route)
             # Rows of experts that are not in this group stay untouched: their slot is ABSENT.
-            table = torch.full((self._experts,), ABSENT, dtype=torch.int64, device=ids.device)
-            table[waiting] = route.slots.to(torch.int64)
+            table = route.slots.long()
             bank = pool.slots.bank
             moe_expert_rows(bank, plan.spec, x, table[ids], rows, singles, plan.experts)
-            left = waiting[route.slots == ABSENT]
-            if left.numel() == 0:
+            found = route.slots != ABSENT
+            left = torch.where(found, 0, waiting)
+            count = int((left > 0).sum())
+            if count == 0:
                 return moe_combine(rows, weights, x.dtype)
-            if left.numel() == waiting.numel():
+            if not bool(found.any()):
                 raise OutOfMemory(
                     f"All {pool.slots.slots} slots are locked; layer {plan.layer} needs one."
                 )
-            pool.residency.forgive(left.numel())
-            waiting = left
+            pool.residency.forgive(count)
+            waiting, tokens = left, 0
 
     def _fill(self, pool: _Pool, layer: int, route: Route) -> None:
         fills = [(expert, slot) for expert, slot in route.fills[: int(route.count)].tolist()]
