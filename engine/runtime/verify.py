@@ -1,4 +1,4 @@
-"""`headrace verify`: what the backends compute beside a float32 reference, and which bits are equal.
+"""`headrace verify`: backends beside a float32 reference, and bits that must be equal.
 
 Settings of one group must give the same bits: on a GPU all experts in slots or few of them, after
 evictions, after a prompt that was streamed, captured or not; in host memory, of float32, in place
@@ -86,7 +86,6 @@ class Setting:
 @dataclass(frozen=True)
 class Verdict:
     result: Result
-    text: Text
     outcomes: list[Outcome]
     reference: Figures
     failures: list[str]
@@ -99,30 +98,31 @@ class _Judge:
 
     text: Text
     reference: Tensor
+    rounded: Figures | None = None
+    """Of torch's own operations in bfloat16, if any setting is of bfloat16."""
     outcomes: list[Outcome] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    _first: dict[str, tuple[Outcome, Tensor]] = field(default_factory=dict)
+    _first: dict[str, tuple[str, Tensor, Figures]] = field(default_factory=dict)
 
     def take(self, name: str, group: str, dtype: DtypeName, forced: Forced) -> None:
         if group not in self._first:
             figures = measured(forced.logits, self.reference, self.text.targets)
             outcome = Outcome(name, figures)
-            self._first[group] = outcome, forced.logits
+            self._first[group] = name, forced.logits, figures
         else:
-            base, logits = self._first[group]
+            base, logits, figures = self._first[group]
             # As bits: a NaN is equal to itself, and the two zeros are not.
             same = (forced.logits.view(torch.int32) == logits.view(torch.int32)).all(-1)
             apart = (~same).nonzero().flatten().tolist()
-            figures = base.figures
             if apart:
                 figures = measured(forced.logits, self.reference, self.text.targets)
                 self.failures.append(
-                    f"{name} is not equal to {base.name}: the logits of {len(apart)} of "
+                    f"{name} is not equal to {base}: the logits of {len(apart)} of "
                     f"{len(logits)} steps differ, first of step {apart[0]}"
                 )
-            outcome = Outcome(name, figures, base.name, len(apart))
-        if excess := figures.excess(dtype):
+            outcome = Outcome(name, figures, base, len(apart))
+        if excess := figures.excess(self.rounded if dtype == "bfloat16" else None):
             self.failures.append(f"{name} is too far from the reference: {excess}")
         self.outcomes.append(outcome)
 
@@ -149,7 +149,14 @@ def verify(choices: Choices) -> Verdict:
     if on == "auto":
         on = "cuda" if "cuda" in devices else "cpu"
     _say(f"the float32 reference on {on}")
-    judge = _Judge(text, reference_logits(checkpoint, spec, text, resolve_device(on)))
+    place = resolve_device(on)
+    judge = _Judge(text, reference_logits(checkpoint, spec, text, place))
+    if any("bfloat16" in BACKENDS[kind] for kind in devices):
+        name = "torch bfloat16"
+        _say(name)
+        logits = reference_logits(checkpoint, spec, text, place, torch.bfloat16)
+        judge.rounded = measured(logits, judge.reference, text.targets)
+        judge.outcomes.append(Outcome(name, judge.rounded))
     model = checkpoint.display_name
     del checkpoint
     _let_go()
@@ -173,7 +180,7 @@ def verify(choices: Choices) -> Verdict:
             *judge.notes,
         ],
     )
-    return Verdict(result, text, judge.outcomes, reference, judge.failures)
+    return Verdict(result, judge.outcomes, reference, judge.failures)
 
 
 def _devices(choices: Choices) -> tuple[Kind, ...]:
@@ -277,9 +284,7 @@ def _forced(steps: Steps, setting: Setting, text: Text) -> Forced:
             evict(experts, draw, EVICTED)
 
     between = forget if setting.evicted else None
-    return steps.force(
-        text, captured=setting.captured, streamed=setting.streamed, between=between
-    )
+    return steps.force(text, captured=setting.captured, streamed=setting.streamed, between=between)
 
 
 def _let_go() -> None:

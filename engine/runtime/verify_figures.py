@@ -14,8 +14,11 @@ FLOAT32_RELATIVE = 1e-4
 """Relative error in norm of float32 logits: other orders of summation cost 1e-6 to 1e-5, a wrong
 value anywhere costs more than this. tests/parity holds every family to the same."""
 BFLOAT16_DIVERGENCE = 0.01
-"""Mean KL divergence of bfloat16 logits, nats a token: rounding activations to 8 bits costs some
-thousandths, a rounding or a sum at a wrong place costs tenths. tests/parity has the same bound."""
+"""Mean KL divergence of bfloat16 logits, nats a token: rounding activations to 8 bits costs less
+than this, a rounding or a sum at a wrong place costs tenths. tests/parity has the same bound."""
+BFLOAT16_SHARE = 2.0
+"""A model that rounding costs more (one of random weights, say) is held to so many times what
+torch's own bfloat16 operations cost it: they round more often than our kernels do."""
 
 
 @dataclass(frozen=True)
@@ -34,18 +37,19 @@ class Figures:
     perplexity: float
     """On the text's own next tokens."""
 
-    def excess(self, dtype: str) -> str:
-        """Which tolerance is exceeded, with both numbers, "" if none is."""
+    def excess(self, rounded: Figures | None) -> str:
+        """Which tolerance is exceeded, with both numbers, "" if none is. `rounded`: what torch's
+        own operations come to in bfloat16, if this is of bfloat16."""
         if not math.isfinite(self.relative):
             return "its logits are not all numbers"
-        if dtype == "float32" and self.relative > FLOAT32_RELATIVE:
-            return f"its relative error is {self.relative:.2e}, more than {FLOAT32_RELATIVE:g}"
-        if dtype != "float32" and self.divergence > BFLOAT16_DIVERGENCE:
-            return (
-                f"its mean KL divergence is {self.divergence:.2e} nats a token, more than "
-                f"{BFLOAT16_DIVERGENCE:g}"
-            )
-        return ""
+        if rounded is None:
+            if self.relative > FLOAT32_RELATIVE:
+                return f"its relative error is {self.relative:.2e}, more than {FLOAT32_RELATIVE:g}"
+            return ""
+        most = max(BFLOAT16_DIVERGENCE, BFLOAT16_SHARE * rounded.divergence)
+        if self.divergence <= most:
+            return ""
+        return f"its mean KL divergence is {self.divergence:.2e} nats a token, more than {most:.2g}"
 
 
 def measured(logits: Tensor, reference: Tensor, targets: list[int]) -> Figures:

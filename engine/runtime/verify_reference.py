@@ -1,4 +1,4 @@
-"""The float32 reference: one pass of torch's own operations over weights that are dequantised.
+"""The reference: one pass of torch's own operations over weights that are dequantised.
 
 It shares the layers' order of operations with the runtime and none of its kernels, blobs, slots or
 captured steps. tests/parity holds the layers to transformers.
@@ -49,39 +49,43 @@ class PlainExperts:
         weights: Tensor | None,
         singles: int,  # noqa: ARG002, for kernels
     ) -> Tensor:
-        """x float32 [T, hidden], ids int64 [T, k]: as ExpertsForward has it."""
+        """As ExpertsForward has it; products are in x's dtype."""
         experts = self._source(layer)
-        rows = x.new_zeros((*ids.shape, x.shape[1]))
-        for number in ids.unique().tolist():
+        rows = torch.zeros((*ids.shape, x.shape[1]), device=x.device)
+        for number in sorted(set(ids.flatten().tolist())):
             token, route = (ids == number).nonzero(as_tuple=True)
             taken, expert = x[token], experts[number]
             inner = functional.silu(self._times(taken, expert.gate))
             inner = inner * self._times(taken, expert.up)
-            rows[token, route] = self._times(inner, expert.down)
+            rows[token, route] = self._times(inner, expert.down).to(torch.float32)
         return moe_combine(rows, weights, x.dtype)
 
     def _times(self, x: Tensor, weight: StoredWeight) -> Tensor:
         parts = {name: part.to(self._device) for name, part in weight.parts.items()}
         bias = parts.get("bias")
-        matrix = dequantise(StoredWeight(weight.format, weight.shape, parts), torch.float32)
-        return functional.linear(x, matrix, None if bias is None else bias.to(torch.float32))
+        matrix = dequantise(StoredWeight(weight.format, weight.shape, parts), x.dtype)
+        return functional.linear(x, matrix, None if bias is None else bias.to(x.dtype))
 
 
 @torch.inference_mode()
 def reference_logits(
-    checkpoint: Checkpoint, spec: ModelSpec, text: Text, device: Device
+    checkpoint: Checkpoint,
+    spec: ModelSpec,
+    text: Text,
+    device: Device,
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """float32 [D + 1, vocab] in host memory: after the prompt and after each of the D tokens behind
-    it. Raises what `build_model` raises."""
+    it, computed in `dtype`. Raises what `build_model` raises."""
     place, count = device.torch, len(text.tokens)
     experts = PlainExperts(partial(expert_tensors, spec, checkpoint), place)
     rows: list[Tensor] = []
     with references_only():
         model = build_model(
-            checkpoint, spec, place, torch.float32, experts if spec.moe is not None else None
+            checkpoint, spec, place, dtype, experts if spec.moe is not None else None
         )
-        kv = KvPages(spec, -(-count // PAGE_TOKENS), PAGE_TOKENS, place, torch.float32)
-        states = StatePool(spec, 1, place, torch.float32) if spec.recurrent_layers else None
+        kv = KvPages(spec, -(-count // PAGE_TOKENS), PAGE_TOKENS, place, dtype)
+        states = StatePool(spec, 1, place, dtype) if spec.recurrent_layers else None
         pages = torch.arange(kv.pages, device=place)
         for start in range(0, count, CHUNK_TOKENS):
             length = min(CHUNK_TOKENS, count - start)

@@ -86,17 +86,15 @@ class Steps:
             piece = Piece(sequence, place, 1, samples=True, prefill=False)
             rows.append(decode.logits(Plan((piece,)), self._requests).cpu())
         self._pages.free(sequence.pages)
-        return Forced(
-            torch.cat(rows), decode.replays - replays, self._streamed_steps - streams
-        )
+        return Forced(torch.cat(rows), decode.replays - replays, self._streamed_steps - streams)
 
     def replay(self, count: int, seed: int) -> Replayed:
         """Steps of one to all sequences with random tokens at random places, so with random routes:
         each as the runtime computes it and plain, by turns one or the other first, since the second
         finds the experts of the first in slots."""
         draw, limits = random.Random(seed), self.parts.limits
-        context = limits.kv_tokens // limits.max_sequences
-        context = min(context // self.parts.kv.page_tokens * self.parts.kv.page_tokens, limits.context_tokens)
+        pages = self.parts.kv.pages // limits.max_sequences
+        context = min(pages * self.parts.kv.page_tokens, limits.context_tokens)
         sequences = []
         for number in range(limits.max_sequences):
             tokens = [draw.randrange(limits.vocab_size) for _ in range(context)]
@@ -158,15 +156,18 @@ class Steps:
     def _agree(self, plan: Plan, runners: list[StepRunner]) -> bool:
         """Whether both give the same logits and states from the same ones. Keys and values of the
         step's tokens are written anew by each."""
-        states, rows = self.parts.states, [piece.sequence.row for piece in plan.pieces]
+        states = self.parts.states
+        begin: dict[int, Tensor] = {}
+        if states is not None:
+            begin = {p.sequence.row: states.snapshot(p.sequence.row) for p in plan.pieces}
         found: list[list[Tensor]] = []
-        begin = [states.snapshot(row) for row in rows] if states is not None else []
         for runner in runners:
-            for row, snapshot in zip(rows, begin, strict=False):
-                states.restore(row, snapshot)
-            logits = runner.logits(plan, self._requests).clone()
-            after = [states.snapshot(row) for row in rows] if states is not None else []
-            found.append([logits, *after])
+            if states is not None:
+                for row, snapshot in begin.items():
+                    states.restore(row, snapshot)
+            found.append([runner.logits(plan, self._requests).clone()])
+            if states is not None:
+                found[-1] += [states.snapshot(row) for row in begin]
         return all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 

@@ -76,7 +76,7 @@ def table(result: Result, reference: Figures, outcomes: list[Outcome]) -> str:
     """A line for each setting, under a line about the machine."""
     facts = result.machine
     head = f"{result.bench}: {result.model}, {facts.gpu or facts.host}, {facts.threads} threads"
-    lines = [("", *_COLUMNS, "bits")]
+    lines: list[tuple[str, ...]] = [("", *_COLUMNS, "bits")]
     lines.append(("reference", "", "", "", "", "", f"{reference.perplexity:.4f}", "", ""))
     for outcome in outcomes:
         lines.append((outcome.name, *_figures(outcome.figures, reference), _bits(outcome)))
@@ -112,5 +112,6 @@ def _bits(outcome: Outcome) -> str:
     if outcome.apart:
         return f"NOT {outcome.base}: {outcome.apart} steps differ"
     if outcome.replayed is not None:
-        return f"= {outcome.base}, {outcome.replayed.steps} steps, {outcome.replayed.captured} captured"
+        counted = f"{outcome.replayed.steps} steps, {outcome.replayed.captured} captured"
+        return f"= {outcome.base}, {counted}"
     return f"= {outcome.base}"

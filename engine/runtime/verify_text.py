@@ -28,7 +28,7 @@ class Text:
 
     @property
     def targets(self) -> list[int]:
-        """What the logits after the prompt, and after every decoded token but the last, foretell."""
+        """What the rows of logits foretell, from the prompt's last one to the last but one."""
         return self.tokens[self.prompt :]
 
 
