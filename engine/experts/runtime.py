@@ -251,7 +251,7 @@ class ExpertRuntime:
             slots = route.slots[ids]
         if pool.banks is not None and not pool.complete:
             gather_blobs(bank, pool.banks, row, route.fills, route.count)
-        return moe_experts(bank, plan.spec, x, slots, weights, singles)
+        return moe_experts(bank, plan.spec, x, slots, weights, singles, plan.experts)
 
     def _from_slots(
         self,
@@ -272,7 +272,8 @@ class ExpertRuntime:
             # Rows of experts that are not in this group stay untouched: their slot is ABSENT.
             table = torch.full((self._experts,), ABSENT, dtype=torch.int64, device=ids.device)
             table[waiting] = route.slots.to(torch.int64)
-            moe_expert_rows(pool.slots.bank, plan.spec, x, table[ids], rows, singles)
+            bank = pool.slots.bank
+            moe_expert_rows(bank, plan.spec, x, table[ids], rows, singles, plan.experts)
             left = waiting[route.slots == ABSENT]
             if left.numel() == 0:
                 return moe_combine(rows, weights, x.dtype)
