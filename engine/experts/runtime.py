@@ -116,6 +116,8 @@ class ExpertRuntime:
         self._host_experts = self._host_bytes = 0
         self._pace = LinkPace(link_bytes_per_s, device.torch) if link_bytes_per_s else None
         self._in_step = False
+        self.streamed_steps = 0
+        """Steps so far in which a pool's experts were streamed."""
         self.on_routing: Callable[[int, list[int]], None] | None = None
         """For traces: told the layer and the distinct experts of every call."""
         self._experts = max((plan.experts for plan in store.plans), default=0)
@@ -293,9 +295,13 @@ class ExpertRuntime:
         them; 0 routes, as in a captured graph, wait for nothing. `seeds`: a prompt ends with this
         step, see `seed`. `end_step` follows in any case, also where this raises."""
         self._in_step = True
+        streamed = False
         for pool in self._pools:
-            if not (self._is_streamed(pool, routes, mode) and self._stream(pool, mode, seeds)):
+            if self._is_streamed(pool, routes, mode) and self._stream(pool, mode, seeds):
+                streamed = True
+            else:
                 pool.residency.begin_step()
+        self.streamed_steps += streamed
 
     def _is_streamed(self, pool: _Pool, routes: int, mode: StreamMode) -> bool:
         readable = pool.banks is not None or self.device.in_host_memory

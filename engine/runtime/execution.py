@@ -69,17 +69,33 @@ class Outcome:
 
 
 class StepRunner:
-    def __init__(self, parts: Parts, debug: DebugFaults) -> None:
+    def __init__(self, parts: Parts, debug: DebugFaults, *, captures: bool = True) -> None:
+        """Without `captures` no step is a captured graph, on a GPU too: for comparisons."""
         self._parts = parts
         self._debug = debug
         self._batches = BatchBuilder(parts.device.torch)
         self._masks = MaskMaker(parts.limits.vocab_size)
-        self._graphs = DecodeGraphs(parts) if parts.device.kind == "cuda" else None
+        self._graphs = DecodeGraphs(parts) if captures and parts.device.kind == "cuda" else None
 
     @property
     def graph_bytes(self) -> int:
         """What captured steps hold of torch's memory."""
         return self._graphs.nbytes if self._graphs is not None else 0
+
+    @property
+    def replays(self) -> int:
+        """Steps so far that were captured graphs."""
+        return self._graphs.replays.total() if self._graphs is not None else 0
+
+    @torch.inference_mode()
+    def logits(self, plan: Plan, requests: Mapping[int, Request]) -> torch.Tensor:
+        """Compute a plan as `run` does, and sample nothing: float32 [S, vocab], the logits of the
+        pieces that sample in their order, valid until the next step."""
+        try:
+            return self._forward(plan, requests)[0]
+        finally:
+            if self._parts.experts is not None:
+                self._parts.experts.seed()
 
     @torch.inference_mode()
     def run(self, plan: Plan, requests: Mapping[int, Request]) -> list[Outcome]:
