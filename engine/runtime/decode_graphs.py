@@ -19,8 +19,6 @@ from engine.runtime.parts import Parts
 from engine.runtime.sampling_row import SamplingRow
 from engine.scheduler.sequence import Plan, Sequence
 
-NOT_FINITE = -2
-"""In place of a token: the row's logits are not all numbers."""
 MOST_SEQUENCES = 8
 """Steps of more are computed layer by layer."""
 
@@ -80,11 +78,7 @@ class DecodeGraphs:
         logits = parts.model.decode(rows, parts.kv, parts.states)
         if parts.experts is not None:
             parts.experts.end_step()
-        tokens = sample_rows(logits, self._parameters[:count])
-        # A NaN wins both searches, and no tensor as large as the logits is made for them.
-        sound = logits.amax(dim=-1).isfinite() & logits.amin(dim=-1).isfinite()
-        tokens = torch.where(sound, tokens, NOT_FINITE)
-        self._tokens[:count].copy_(tokens, non_blocking=True)
+        sample_rows(logits, self._parameters[:count], finite=True, out=self._tokens[:count])
         return logits
 
     def hold(self, plan: Plan) -> bool:
@@ -98,7 +92,7 @@ class DecodeGraphs:
         )
 
     def run(self, plan: Plan, rows: list[SamplingRow]) -> tuple[Tensor, list[int]]:
-        """Logits float32 [S, vocab] of the plan's sequences, valid until the next run, and their
+        """Logits [S, vocab] of the plan's sequences, valid until the next run, and their
         tokens by each row's parameters alone: NOT_FINITE, or UNSETTLED, if there is none."""
         count = len(plan.pieces)
         numbers, parameters = self._written.numpy(), self._parameters_written.numpy()
