@@ -68,6 +68,8 @@ class _Pool:
     slots: SlotPool
     residency: Residency
     rows: dict[int, int]
+    experts: int
+    """Of the layer that has most."""
     blobs: int
     """Experts of its layers."""
     banks: Banks | None
@@ -137,6 +139,7 @@ class ExpertRuntime:
                 pool_slots,
                 residency,
                 {layer: row for row, layer in enumerate(layers)},
+                max(plan.experts for plan in group),
                 need.blobs,
                 self._banks(layers),
                 PoolStream(store, pool_slots, residency, layers, self._copies),
@@ -230,10 +233,18 @@ class ExpertRuntime:
         """Whether a call of so many routes reads nothing back from the device."""
         if self.on_routing is not None or not self.device.has_slots:
             return False
-        pool = self._pool_of[layer]
+        return self._has_room(self._pool_of[layer], min(routes, self.store.plan(layer).experts))
+
+    def step_never_waits(self, routes: int) -> bool:
+        """Whether that is so of every layer of a step that has so many routes in each."""
+        if self.on_routing is not None or not self.device.has_slots:
+            return False
+        return all(self._has_room(pool, min(routes, pool.experts)) for pool in self._pools)
+
+    def _has_room(self, pool: _Pool, experts: int) -> bool:
+        """Whether the pool finds slots for so many experts of a layer without the host."""
         readable = pool.banks is not None or (pool.complete and self.device.kind == "cuda")
-        most = min(routes, self.store.plan(layer).experts)
-        return readable and most <= pool.slots.slots - pool.residency.locked
+        return readable and experts <= pool.slots.slots - pool.residency.locked
 
     def _at_once(
         self, plan: LayerPlan, x: Tensor, ids: Tensor, weights: Tensor | None, singles: int
