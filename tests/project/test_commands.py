@@ -87,7 +87,10 @@ def test_a_blank_value_is_refused_as_a_mistake_of_usage(
         (["serve", "--model", "demo", "--port", "no"], "(see headrace serve --help)"),
         (["chat"], "(see headrace chat --help)"),
         (["--hiden"], "(see headrace --help)"),
-        (["nonsense"], "serve, chat, bench, verify, keys, agents, download, fit (see headrace --help)"),
+        (
+            ["nonsense"],
+            "serve, chat, bench, verify, keys, agents, download, fit (see headrace --help)",
+        ),
         (["serve", "--model", "demo", "--allow-host", "a b"], "(see headrace serve --help)"),
     ],
 )
