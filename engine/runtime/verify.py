@@ -134,7 +134,6 @@ class _Judge:
             )
 
 
-@torch.inference_mode()
 def verify(choices: Choices) -> Verdict:
     """Raises InvalidRequest for choices that contradict each other, and what loading raises."""
     for rate in choices.rates:

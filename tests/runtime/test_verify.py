@@ -105,9 +105,9 @@ def test_a_damaged_kernel_is_found(
     """Equal bits everywhere, and wrong ones: the reference does not go through the kernel."""
 
     def damaged(
-        bank: Tensor, spec: BlobSpec, x: Tensor, slots: Tensor, rows: Tensor, singles: int = 0
+        bank: Tensor, spec: BlobSpec, x: Tensor, slots: Tensor, rows: Tensor, *more: int
     ) -> None:
-        moe_expert_rows.reference(bank, spec, x, slots, rows, singles)
+        moe_expert_rows.reference(bank, spec, x, slots, rows, *more)
         rows[slots >= 0] *= 1.01
 
     monkeypatch.setitem(moe_expert_rows._kernels, "cpu", damaged)
