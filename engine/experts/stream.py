@@ -119,7 +119,9 @@ class PoolStream:
         self._copies.expect(self._sent.get(row))
         self._tables.numpy()[row] = ring.slots_of(row)
         table = self._tables[row].to(self._device, non_blocking=True)
-        out = moe_experts(self._slots.bank, spec, x, table[ids], weights, singles)
+        out = moe_experts(
+            self._slots.bank, spec, x, table[ids], weights, singles, self._residency.experts
+        )
         self._computed.append(_Computed(len(x), counted, self._copies.computed()))
         if self._overlaps:
             self._go_on(ring, row)
