@@ -120,8 +120,8 @@ class ExpertRuntime:
         self._in_step = False
         self.streamed_steps = 0
         """Steps so far in which a pool's experts were streamed."""
-        self.on_routing: Callable[[int, list[int]], None] | None = None
-        """For traces: told the layer and the distinct experts of every call."""
+        self.on_routing: Callable[[int, list[list[int]]], None] | None = None
+        """For traces: told the layer of every call and its ids, a row a token."""
         self._experts = max((plan.experts for plan in store.plans), default=0)
         self._pools: list[_Pool] = []
         self._pool_of: dict[int, _Pool] = {}
@@ -222,7 +222,7 @@ class ExpertRuntime:
         if distinct[0] < 0 or distinct[-1] >= plan.experts:
             raise ValueError(f"ids {distinct[0]} to {distinct[-1]} are not all experts of {layer}")
         if self.on_routing is not None:
-            self.on_routing(plan.layer, distinct)
+            self.on_routing(plan.layer, ids.tolist())
         if not self.device.has_slots:
             self._host_experts += len(distinct)
             self._host_bytes += len(distinct) * plan.spec.nbytes
@@ -273,9 +273,8 @@ class ExpertRuntime:
             route = pool.residency.route_counts(pool.rows[plan.layer], waiting, tokens)
             self._fill(pool, plan.layer, route)
             # Rows of experts that are not in this group stay untouched: their slot is ABSENT.
-            table = route.slots.long()
-            bank = pool.slots.bank
-            moe_expert_rows(bank, plan.spec, x, table[ids], rows, singles, plan.experts)
+            bank, slots = pool.slots.bank, route.slots.long()[ids]
+            moe_expert_rows(bank, plan.spec, x, slots, rows, singles, plan.experts)
             found = route.slots != ABSENT
             left = torch.where(found, 0, waiting)
             count = int((left > 0).sum())

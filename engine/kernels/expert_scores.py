@@ -61,18 +61,19 @@ def magnitude(scores: _Longs) -> _Longs:
 
 
 def credited(earned: _Longs, scores: _Longs, before: _Longs, counts: _Longs, room: int) -> _Longs:
-    """Credits [half-lives] after a layer's turn. `scores` [half-lives, experts] are from before it,
-    `before` marks the experts of the turn before it: they were in slots then, whatever their score.
-    So of `room` slots they have theirs first, and the hottest others the rest."""
+    """Credits [half-lives, layers] after a turn of these layers. `scores` [half-lives, layers,
+    experts] are from before it, `before` [layers, experts] marks the experts of the turn before it:
+    they were in slots then, whatever their score. So of `room` slots they have theirs first, and
+    the hottest others the rest. `counts` [layers, experts] are the turn's routes."""
     ranks = scores + before * ONE
-    experts = ranks.shape[1]
+    experts = ranks.shape[2]
     if room >= experts:
-        least = np.zeros(len(earned), dtype=np.int64)
+        least = np.zeros(1, dtype=np.int64)
     elif room:
-        least = np.partition(ranks, experts - room, axis=1)[:, experts - room]
+        least = np.partition(ranks, experts - room, axis=2)[..., experts - room, None]
     else:
-        least = np.full(len(earned), 2 * ONE)
-    hits = ((counts > 0) & (ranks > 0) & (ranks >= least[:, None])).sum(1)
+        least = np.full(1, 2 * ONE)
+    hits = ((counts > 0) & (ranks > 0) & (ranks >= least)).sum(2)
     after: _Longs = (earned * CREDIT_KEPT >> CREDIT_BITS) + (hits << CREDIT_BITS)
     return after
 

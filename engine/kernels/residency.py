@@ -157,20 +157,19 @@ def residency_begin(state: Tensor, tables: Tables) -> None:
     """A step begins: `state` is the tables' own. Between this and the next, a layer is routed once
     at most, and nothing but `residency_route` changes the tables."""
     layers, step = tables.slot_of.shape[0], int(tables.steps[0])
-    scores, earned = tables.scores.numpy(), tables.credits.numpy()
-    now, after = earned[step % 2], earned[1 - step % 2]
+    now, after = tables.credits.numpy()[step % 2], tables.credits.numpy()[1 - step % 2]
     chosen = expert_scores.choose(now.sum(0), int(tables.chosen[0]))
     room = (int(state[CAPACITY]) + layers // 2) // layers
-    for layer, tokens in enumerate(tables.tokens.tolist()):
-        credit = now[layer]
-        if tokens > 0:
-            counts = tables.counts.numpy()[layer].astype(np.int64)
-            before, old = tables.before.numpy()[layer], scores[:, layer].astype(np.int64)
-            credit = expert_scores.credited(credit, old, before.astype(np.int64), counts, room)
-            decayed = np.array([expert_scores.decay(each, tokens) for each in HALF_LIVES])
-            scores[:, layer] = expert_scores.updated(old, counts, tokens, decayed[:, None])
-            before[:] = counts > 0
-        after[layer] = credit
+    turned = (tables.tokens > 0).numpy()
+    scores, tokens, counts, before = (
+        each.numpy()[..., turned, :].astype(np.int64)
+        for each in (tables.scores, tables.tokens[:, None], tables.counts, tables.before)
+    )
+    after[:] = now
+    after[turned] = expert_scores.credited(now[turned].T, scores, before, counts, room).T
+    decayed = np.stack([expert_scores.decay(each, tokens) for each in HALF_LIVES])
+    tables.scores.numpy()[:, turned] = expert_scores.updated(scores, counts, tokens, decayed)
+    tables.before.numpy()[turned] = counts > 0
     tables.tokens.fill_(NOT_ROUTED)
     tables.steps.add_(1)
     tables.chosen.fill_(chosen)

@@ -186,10 +186,10 @@ def test_a_step_waits_where_one_of_its_layers_does() -> None:
 def test_a_trace_hears_every_call() -> None:
     experts = random_experts(["nvfp4"] * 2, experts=EXPERTS, hidden=HIDDEN, inner=INNER)
     for runtime in (make(experts, "cpu"), make(experts, "sim", 0.2)):
-        heard: list[tuple[int, list[int]]] = []
+        heard: list[tuple[int, list[list[int]]]] = []
         runtime.on_routing = lambda layer, ids, heard=heard: heard.append((layer, ids))
         runtime(1, torch.randn(2, HIDDEN), torch.tensor([[4, 0], [0, 5]]), torch.ones(2, 2))
-        assert heard == [(1, [0, 4, 5])]
+        assert heard == [(1, [[4, 0], [0, 5]])]
 
 
 def test_cpu_reads_in_place_and_has_no_cache() -> None:

@@ -25,7 +25,6 @@ SAME += ("chosen", "credits")
 def small_blocks() -> Iterator[None]:
     """So that a few slots need several of them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "WINDOW", 2)
         patch.setattr(kernels, "BLOCK_FREE", 4)
         yield
 
@@ -198,7 +197,6 @@ def test_a_thousand_steps(slots: int, tokens: int, width: int) -> None:
 @pytest.mark.parametrize(("slots", "tokens"), [(3789, 1), (3789, 8), (1126, 8), (10240, 8)])
 def test_a_large_model_s_steps(slots: int, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the blocks that the engine uses."""
-    monkeypatch.setattr(kernels, "WINDOW", 4)
     monkeypatch.setattr(kernels, "BLOCK_FREE", 2048)
     live(Pair(40, 256, slots, 10240), 12, slots, tokens, 8)
 

@@ -21,8 +21,6 @@ from engine.kernels.gpu.residency_route import route_kernel
 from engine.kernels.residency import COUNTS, Route, Tables
 
 BLOCK_FREE = 2048
-WINDOW = 2
-"""Entries of each queue that are looked at together, at most 4."""
 WARPS = 4
 REGISTERS = 255
 """A layer's launch is one block, so it may have all it can use."""
@@ -92,7 +90,6 @@ def _route_constants(routes: int, *, counted: bool) -> dict[str, int | bool]:
     return {
         "COUNTED": counted,
         "BLOCK_R": 1 if counted else triton.next_power_of_2(max(1, routes)),
-        "WINDOW": WINDOW,
     }
 
 

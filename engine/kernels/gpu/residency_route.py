@@ -24,54 +24,53 @@ from engine.kernels.gpu.residency_scores import decay_of, magnitude, updated
 
 _PASSED_BITS = tl.constexpr(10)
 _PASSED_MASK = tl.constexpr((1 << 10) - 1)
-_LAYER_SHIFT = tl.constexpr(23)
-"""A candidate is (magnitude, how long ago the layer was routed, whether the step used it, place in
-the window, slot) in 8, 10, 1, 2 and 20 bits."""
-_USED = tl.constexpr(1 << 22)
+_LAYER_SHIFT = tl.constexpr(22)
+"""A candidate is (magnitude, how long ago the layer was routed, place, slot) in 8, 10, 2 and 20
+bits."""
+PLACES = tl.constexpr(4)
+"""Of a layer's candidates: what comes next in its queue, and then the lowest that the step used."""
+_USED = tl.constexpr(3)
+_LAST = tl.constexpr(2)
+"""Nothing that comes later in the queue goes before this one, whether it can go itself or not. So
+when it is the best of all, the queues are looked at again, from it on."""
 
 
 @triton.jit
-def _of_window(
+def _candidate(score, passed, place, slot):
+    key = ((magnitude(score) << _PASSED_BITS) | passed) << _LAYER_SHIFT
+    return key | (place << SLOT_BITS) | slot
+
+
+@triton.jit
+def _candidates(
     head,
+    low,
     now,
-    layer,
+    passed,
+    j,
+    w,
     owner,
     counts,
     powers,
     choice,
     queue,
-    LAYERS: tl.constexpr,
     EXPERTS: tl.constexpr,
-    BLOCK_L: tl.constexpr,
-    WINDOW: tl.constexpr,
 ):
-    """(candidates [BLOCK_L, WINDOW], whether a queue goes on after them [BLOCK_L])"""
-    j = tl.arange(0, BLOCK_L)
-    w = tl.arange(0, WINDOW)[None, :]
-    place = head[:, None] + w
-    inside = (j < LAYERS)[:, None] & (place < EXPERTS)
-    entry = tl.load(queue + j[:, None] * EXPERTS + place, mask=inside, other=NONE)
+    """int64 [layers, PLACES]"""
+    place = head + w
+    inside = (head < EXPERTS) & (place < EXPERTS) & (w != _USED)
+    entry = tl.load(queue + j * EXPERTS + place, mask=inside, other=NONE)
     there = entry != NONE
     slot = ((entry >> EXPERT_BITS) & SLOT_MASK).to(tl.int32)
-    row = j[:, None] * EXPERTS + (entry & EXPERT_MASK).to(tl.int32)
+    row = j * EXPERTS + (entry & EXPERT_MASK).to(tl.int32)
     has_it = tl.load(owner + slot, mask=there, other=-1) == row
-    is_used = tl.load(counts + row, mask=there & (now[:, None] >= 0), other=0) > 0
+    is_used = tl.load(counts + row, mask=there & (now >= 0), other=0) > 0
     score = (entry >> (SLOT_BITS + EXPERT_BITS)).to(tl.int32)
-    decay = decay_of(powers, choice, now)
-    score = updated(score, tl.zeros_like(slot), now[:, None], decay[:, None])
-    passed = ((layer - j + LAYERS) % LAYERS).to(tl.int64)[:, None]
-    key = (magnitude(score) << _PASSED_BITS) | passed
-    key = (key << _LAYER_SHIFT) | (w << SLOT_BITS) | slot
-    goes_on = tl.max(tl.where((w == WINDOW - 1) & there, 1, 0), 1) > 0
-    return tl.where(there & has_it & ~is_used, key, NONE), goes_on
-
-
-@triton.jit
-def _of_used(lowest, passed):
-    """Candidates from entries of `lowest`."""
-    key = (magnitude((lowest >> SLOT_BITS).to(tl.int32)) << _PASSED_BITS) | passed
-    key = (key << _LAYER_SHIFT) | _USED | (lowest & SLOT_MASK)
-    return tl.where(lowest == NONE, NONE, key)
+    score = updated(score, tl.zeros_like(slot), now, decay_of(powers, choice, now))
+    can_go = there & ((has_it & ~is_used) | (w == _LAST))
+    key = tl.where(can_go, _candidate(score, passed, w, slot), NONE)
+    of_used = _candidate((low >> SLOT_BITS).to(tl.int32), passed, w, low & SLOT_MASK)
+    return tl.where(low != NONE, of_used, key)
 
 
 @triton.jit
@@ -125,46 +124,47 @@ def _victims(
     EXPERTS: tl.constexpr,
     BLOCK_L: tl.constexpr,
     BLOCK_E: tl.constexpr,
-    WINDOW: tl.constexpr,
 ):
     """(chosen, filled) with victims for ranks `filled` to `missing`, as far as there are any."""
-    j = tl.arange(0, BLOCK_L)
-    w = tl.arange(0, WINDOW)[None, :]
-    passed = ((layer - j + LAYERS) % LAYERS).to(tl.int64)
+    w = tl.arange(0, PLACES)[None, :]
+    j = tl.arange(0, BLOCK_L)[:, None] + w * 0
+    passed = (layer - j + LAYERS) % LAYERS
     now = tl.load(tokens + j, mask=j < LAYERS, other=-1)
     head = tl.load(heads + j, mask=j < LAYERS, other=EXPERTS)
-    low = tl.load(lowest + j, mask=j < LAYERS, other=NONE)
+    low = tl.load(lowest + j, mask=(j < LAYERS) & (w == _USED), other=NONE)
     more = filled < missing
     while more:
-        key, goes_on = _of_window(
-            *(head, now, layer, owner, counts, powers, choice, queue),
-            *(LAYERS, EXPERTS, BLOCK_L, WINDOW),
+        key = _candidates(
+            *(head, low, now, passed, j, w, owner, counts, powers, choice, queue),
+            EXPERTS,
         )
-        used = _of_used(low, passed)
-        ends = tl.max((goes_on & (tl.min(key, 1) == NONE)).to(tl.int32), 0)
-        best = tl.min(tl.minimum(tl.min(key, 1), used), 0)
-        while (filled < missing) & (ends == 0) & (best != NONE):
-            chosen = tl.where(rank == filled, (best & SLOT_MASK).to(tl.int32), chosen)
+        best = tl.min(key)
+        place = (best >> SLOT_BITS).to(tl.int32) & (PLACES - 1)
+        while (filled < missing) & (best != NONE) & (place != _LAST):
+            slot = (best & SLOT_MASK).to(tl.int32)
+            chosen = tl.where(rank == filled, slot, chosen)
             filled += 1
-            if (best & _USED) != 0:
-                far = (best >> _LAYER_SHIFT) & _PASSED_MASK
-                home = ((layer - far + LAYERS) % LAYERS).to(tl.int32)
-                taken = tl.sum(tl.where(j == home, low, 0), 0)
-                following = _next_lowest(
+            following = NONE
+            if place == _USED:
+                far = (best >> _LAYER_SHIFT).to(tl.int32) & _PASSED_MASK
+                home = (layer - far + LAYERS) % LAYERS
+                taken = tl.min(tl.where(key == best, low, NONE))
+                lower = _next_lowest(
                     *(taken, home, slot_of, locked, scores, counts, tokens, powers, choice),
                     *(LAYERS, EXPERTS, BLOCK_E),
                 )
-                low = tl.where(j == home, following, low)
-                used = _of_used(low, passed)
-            else:
-                key = tl.where(key == best, NONE, key)
-                ends = tl.max((goes_on & (tl.min(key, 1) == NONE)).to(tl.int32), 0)
-            best = tl.min(tl.minimum(tl.min(key, 1), used), 0)
-        head += tl.min(tl.where(key != NONE, w, WINDOW), 1)
-        more = (filled < missing) & (ends > 0)
+                low = tl.where(key == best, lower, low)
+                score = (lower >> SLOT_BITS).to(tl.int32)
+                following = _candidate(score, far, place, lower & SLOT_MASK)
+                following = tl.where(lower == NONE, NONE, following)
+            key = tl.where(key == best, following, key)
+            best = tl.min(key)
+            place = (best >> SLOT_BITS).to(tl.int32) & (PLACES - 1)
+        head += tl.min(tl.where(key != NONE, w, _USED), 1)[:, None]
+        more = (filled < missing) & (best != NONE)
     tl.debug_barrier()
-    tl.store(heads + j, head, mask=j < LAYERS)
-    tl.store(lowest + j, low, mask=j < LAYERS)
+    tl.store(heads + j, head, mask=(j < LAYERS) & (w == 0))
+    tl.store(lowest + j, low, mask=(j < LAYERS) & (w == _USED))
     return chosen, filled
 
 
@@ -198,7 +198,6 @@ def route_kernel(
     BLOCK_R: tl.constexpr,
     BLOCK_L: tl.constexpr,
     BLOCK_E: tl.constexpr,
-    WINDOW: tl.constexpr,
 ):
     """`ids` are `routes` experts, or if COUNTED the routes to each of all experts."""
     e = tl.arange(0, BLOCK_E)
@@ -224,8 +223,9 @@ def route_kernel(
     wanted = routed > 0
     slot = tl.where(wanted, resident, -1)
     misses = wanted & (slot < 0)
-    missing = tl.sum(misses.to(tl.int32), 0)
-    hits = tl.sum(wanted.to(tl.int32), 0) - missing
+    # Both in one sum: each is at most the number of experts, 2^12.
+    both = tl.sum(tl.where(misses, 1, tl.where(wanted, 1 << 16, 0)), 0)
+    missing, hits = both & 0xFFFF, both >> 16
     filled = 0
     claimed = 0
     if missing > 0:
@@ -240,7 +240,7 @@ def route_kernel(
             chosen_slot, filled = _victims(
                 *(chosen_slot, filled, missing, rank, layer, slot_of, owner, locked, scores),
                 *(counts, tokens, powers, choice, queue, heads, lowest),
-                *(LAYERS, EXPERTS, BLOCK_L, BLOCK_E, WINDOW),
+                *(LAYERS, EXPERTS, BLOCK_L, BLOCK_E),
             )
         got = chosen_slot >= 0
         evicted = tl.load(owner + chosen_slot, mask=got, other=-1)
