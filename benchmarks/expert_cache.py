@@ -1,31 +1,39 @@
-"""How much of the routing a cache of experts catches, beside what a fixed placement would.
+"""How much of the routing the cache of experts catches, beside other rules and the best possible.
 
 python benchmarks/expert_cache.py --model demo --json benchmarks/results/<machine>-expert-cache.json
 
-Conversations are decoded once and their routing is written down; then the residency table replays
-it at several capacities. Only decode is counted, in the second half of the conversations: the first
-half is what the fixed placement of hot experts learns from, and what warms the cache. Nothing here
-depends on how fast the machine is.
+Conversations are decoded once and their routing is written down (`--write-routes` keeps it,
+`--routes` reads it again); then the residency table replays it at several capacities, as it is and
+held to each of its half-lives. Only decode is counted, in the second half of the conversations: the
+first half is what the fixed placement of hot experts learns from, and what warms the cache. Nothing
+here depends on how fast the machine is.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter, OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import torch
+import msgspec
 
+from benchmarks.cache_replays import (
+    FixedHalfLife,
+    best_hits,
+    hottest,
+    lru_hits,
+    placed_hits,
+    residency_hits,
+)
+from benchmarks.routing import Routes, Step, read, simulated, write
 from engine.chat.model_files import locate
 from engine.chat.text_model import TextModel, load_text_model
 from engine.errors import HeadraceError, UnsupportedModel
 from engine.experts.residency import Residency
-from engine.kernels.residency import ABSENT
+from engine.kernels.expert_scores import HALF_LIVES
 from engine.memory.budget import slots_for_rate
 from engine.memory.device import resolve_device
 from engine.messages import RequestFailed, Sampling, Submit
@@ -48,17 +56,6 @@ QUESTIONS = (
     "Name three fruits.",
     "How does a bicycle stay upright?",
 )
-
-SIMULATED = (24, 128, 8)
-"""Layers, experts, and experts a token."""
-Call = tuple[int, list[int]]
-"""A layer and the distinct experts that one step routed to."""
-
-
-@dataclass
-class Step:
-    decode: bool
-    calls: list[Call] = field(default_factory=list)
 
 
 def record(engine: Engine, prompts: Sequence[list[int]], tokens: int) -> list[list[Step]]:
@@ -84,125 +81,38 @@ def record(engine: Engine, prompts: Sequence[list[int]], tokens: int) -> list[li
     return conversations
 
 
-def cache_hits(
-    trace: Sequence[list[Step]], layers: int, experts: int, slots: int
-) -> tuple[int, int]:
-    """(hits, routed) of the decode steps in the second half of the conversations."""
-    table = Residency(layers, experts, slots)
-    hits = routed = 0
-    for number, steps in enumerate(trace):
-        for step in steps:
-            counted = step.decode and number >= len(trace) // 2
-            table.begin_step()
-            for layer, ids in step.calls:
-                found = route(table, layer, ids)
-                if counted:
-                    routed += len(ids)
-                    hits += found
-    return hits, routed
-
-
-def route(table: Residency, layer: int, ids: list[int]) -> int:
-    """Hits. As the runtime does: what finds no slot waits for the next group."""
-    waiting = torch.tensor(ids)
-    hits = int((table.tables.slot_of[layer, waiting] != ABSENT).sum())
-    while waiting.numel():
-        waiting = waiting[table.route(layer, waiting).slots == ABSENT]
-    return hits
-
-
-def lru_hits(trace: Sequence[list[Step]], slots: int) -> tuple[int, int]:
-    """As `cache_hits`, by plain least-recently-used: what is wanted now stays, the oldest goes."""
-    kept: OrderedDict[tuple[int, int], None] = OrderedDict()
-    hits = routed = 0
-    for number, steps in enumerate(trace):
-        for step in steps:
-            counted = step.decode and number >= len(trace) // 2
-            for layer, ids in step.calls:
-                pairs = [(layer, expert) for expert in ids]
-                found = [pair for pair in pairs if pair in kept]
-                if counted:
-                    routed += len(pairs)
-                    hits += len(found)
-                for pair in found:
-                    kept.move_to_end(pair)
-                for pair in pairs:
-                    if pair not in kept:
-                        if len(kept) == slots:
-                            kept.popitem(last=False)
-                        kept[pair] = None
-    return hits, routed
-
-
-def hottest(trace: Sequence[list[Step]], slots: int) -> set[tuple[int, int]]:
-    """The (layer, expert) pairs that decode of the first half used most."""
-    counts: Counter[tuple[int, int]] = Counter()
-    for steps in trace[: len(trace) // 2]:
-        for step in steps:
-            if step.decode:
-                counts.update((layer, expert) for layer, ids in step.calls for expert in ids)
-    return {pair for pair, _ in counts.most_common(slots)}
-
-
-def placed_hits(trace: Sequence[list[Step]], placed: set[tuple[int, int]]) -> tuple[int, int]:
-    """(hits, routed) of a placement that never changes, over the same steps as `cache_hits`."""
-    pairs = [
-        (layer, expert)
-        for steps in trace[len(trace) // 2 :]
-        for step in steps
-        if step.decode
-        for layer, ids in step.calls
-        for expert in ids
-    ]
-    return sum(pair in placed for pair in pairs), len(pairs)
-
-
-def rows(trace: Sequence[list[Step]], layers: int, experts: int, rates: list[float]) -> list[Row]:
-    """Per capacity: the cache, and both placements it is compared with."""
+def rows(routes: Routes, rates: list[float]) -> list[Row]:
+    """Per capacity: the cache, what it chooses from, others' rules and fixed placements."""
+    layers, experts, trace = routes.layers, routes.experts, routes.conversations
     out = []
     for rate in rates:
         slots = slots_for_rate(rate, layers * experts)
         # Whole layers first, as engines do that place tensors once and know nothing of routing.
         by_layer = {divmod(index, experts) for index in range(slots)}
-        shares = []
-        for hits, routed in (
-            cache_hits(trace, layers, experts, slots),
-            lru_hits(trace, slots),
-            placed_hits(trace, hottest(trace, slots)),
-            placed_hits(trace, by_layer),
-        ):
-            shares.append(100 * hits / routed if routed else 0.0)
-        cache, lru, hot, whole = shares
-        hot_name, whole_name = f"fixed hot experts {rate:.0%}", f"fixed whole layers {rate:.0%}"
+        found = {
+            "cache": residency_hits(trace, Residency(layers, experts, slots)),
+            **{
+                f"half-life {half_life}": residency_hits(
+                    trace, FixedHalfLife(layers, experts, slots, index)
+                )
+                for index, half_life in enumerate(HALF_LIVES)
+            },
+            "lru": lru_hits(trace, slots),
+            "fixed hot experts": placed_hits(trace, hottest(trace, slots)),
+            "fixed whole layers": placed_hits(trace, by_layer),
+            "best possible": best_hits(trace, slots),
+        }
+        shares = {name: 100 * hits / max(1, routed) for name, (hits, routed) in found.items()}
         out += [
-            Row(name=f"hits cache {rate:.0%}", value=cache, unit="%", versus=hot_name,
-                ratio=cache / hot if hot else None),
-            Row(name=f"hits lru {rate:.0%}", value=lru, unit="%"),
-            Row(name=f"hits {hot_name}", value=hot, unit="%"),
-            Row(name=f"hits {whole_name}", value=whole, unit="%"),
-        ]  # fmt: skip
+            Row(name=f"hits {name} {rate:.0%}", value=it, unit="%") for name, it in shares.items()
+        ]
+        best = shares["best possible"]
+        out[-len(shares)] = msgspec.structs.replace(
+            out[-len(shares)],
+            versus=f"best possible {rate:.0%}",
+            ratio=shares["cache"] / best if best else None,
+        )
     return out
-
-
-def simulated(sequences: int, layers: int, experts: int, top_k: int) -> list[list[Step]]:
-    """Routing of a batch by a fixed liking for some experts and a drifting one of each sequence.
-
-    Sixty steps as six conversations, so that three warm the cache. Not any model's routing: it
-    shows how a rule behaves when a step's experts come near the number of slots.
-    """
-    chance = torch.Generator().manual_seed(0)
-    liking = torch.randn(layers, experts, generator=chance)
-    mood = torch.randn(sequences, layers, experts, generator=chance)
-    trace: list[list[Step]] = [[] for _ in range(6)]
-    for steps in trace:
-        for _ in range(10):
-            mood = 0.6 * mood + 0.8 * torch.randn(mood.shape, generator=chance)
-            ids = (liking + mood).topk(top_k, dim=-1).indices
-            calls = [
-                (layer, sorted(set(ids[:, layer].flatten().tolist()))) for layer in range(layers)
-            ]
-            steps.append(Step(decode=True, calls=calls))
-    return trace
 
 
 def prompts_of(text: TextModel, context: int) -> list[list[int]]:
@@ -212,32 +122,30 @@ def prompts_of(text: TextModel, context: int) -> list[list[int]]:
     ]
 
 
-def measure(arguments: argparse.Namespace) -> Result:
+def recorded(model: str, tokens: int) -> Routes:
     """Raises what Engine.load raises."""
-    if arguments.simulate:
-        layers, experts, top_k = SIMULATED
-        trace = simulated(arguments.simulate, *SIMULATED)
-        name = f"simulated routing, {arguments.simulate} sequences, {top_k} experts each"
-    else:
-        text = load_text_model(locate(arguments.model))
-        engine = Engine.load(EngineOptions(model=arguments.model, device="cpu", max_sequences=1))
-        trace = record(engine, prompts_of(text, engine.ready.context_tokens), arguments.tokens)
-        name = text.name
-        experts = engine.parts.experts.residency().experts if engine.parts.experts else 0
-        layers = _number_layers(trace)
+    text = load_text_model(locate(model))
+    engine = Engine.load(EngineOptions(model=model, device="cpu", max_sequences=1))
+    trace = record(engine, prompts_of(text, engine.ready.context_tokens), tokens)
+    experts = engine.parts.experts.residency().experts if engine.parts.experts else 0
+    return Routes(text.name, _number_layers(trace), experts, trace)
+
+
+def measure(routes: Routes, rates: list[float]) -> Result:
+    trace = routes.conversations
     half = len(trace) // 2
     decoded = sum(step.decode for steps in trace[half:] for step in steps)
     note = (
         f"{decoded} decode steps of {len(trace) - half} conversations, after {half} others; "
-        f"{layers} layers of {experts} experts."
+        f"{routes.layers} layers of {routes.experts} experts."
     )
     return Result(
         bench="expert-cache",
         commit=bench_result.commit(),
         when=bench_result.now(),
-        model=name,
+        model=routes.model,
         machine=bench_result.machine(resolve_device("cpu")),
-        rows=rows(trace, layers, experts, arguments.rates),
+        rows=rows(routes, rates),
         notes=[note],
     )
 
@@ -257,16 +165,29 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--model", default="demo", help="folder, GGUF file or demo")
     parser.add_argument("--tokens", type=int, default=96, help="longest answer")
     parser.add_argument("--rates", type=float, nargs="+", default=[0.11, 0.25, 0.37, 0.5, 0.75])
-    parser.add_argument(
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
         "--simulate", type=int, default=0, metavar="N", help="no model: routing of N sequences"
+    )
+    source.add_argument("--routes", type=Path, metavar="FILE", help="no model: a file of routes")
+    parser.add_argument(
+        "--write-routes", type=Path, metavar="FILE", help="write what was routed (routing.py)"
     )
     parser.add_argument("--json", type=Path, help="write the record to this file")
     arguments = parser.parse_args(argv)
     try:
-        result = measure(arguments)
+        if arguments.routes:
+            routes = read(arguments.routes)
+        elif arguments.simulate:
+            routes = simulated(arguments.simulate)
+        else:
+            routes = recorded(arguments.model, arguments.tokens)
     except HeadraceError as error:
         print(f"{error.message} {error.hint}".rstrip(), file=sys.stderr)
         return 1
+    if arguments.write_routes is not None:
+        write(routes, arguments.write_routes)
+    result = measure(routes, arguments.rates)
     print(bench_result.table(result))
     if arguments.json is not None:
         bench_result.write(result, arguments.json)

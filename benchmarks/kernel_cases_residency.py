@@ -10,6 +10,7 @@ from torch import Tensor
 
 from benchmarks.kernel_cases_weights import EXPERTS, ROUTES, Case
 from engine.experts.residency import Residency
+from engine.kernels.expert_scores import HALF_LIVES
 from engine.kernels.residency import MISSES, TOTAL, residency_route
 
 LAYERS = 40
@@ -21,7 +22,7 @@ def _random_ids(tokens: int) -> Tensor:
 
 
 def _filled(slots: int) -> Residency:
-    """With every slot taken, and ages of many steps."""
+    """With every slot taken, and scores of many steps."""
     residency = Residency(LAYERS, EXPERTS, slots, device=torch.device("cuda"))
     for _ in range(100):
         _step(residency, _random_ids(8))
@@ -45,7 +46,7 @@ def _difference(residency: Residency, ids: Tensor) -> float:
 
 def _begin(slots: int) -> Case:
     residency = _filled(slots)
-    nbytes = 4.0 * (3 * slots + 2 * LAYERS * EXPERTS)
+    nbytes = 4.0 * (3 * slots + (6 + 2 * len(HALF_LIVES)) * LAYERS * EXPERTS)
     ids = _random_ids(1)
     name = f"residency begin {slots} slots"
     return Case(name, residency.begin_step, lambda: _difference(residency, ids), nbytes)
@@ -84,7 +85,7 @@ def _steps(slots: int, tokens: int, drifting: int) -> Case:
         return wrong
 
     name = f"residency step of {LAYERS} layers M={tokens} {slots} slots"
-    return Case(name, run, check, 4.0 * (3 * slots + 6 * LAYERS * EXPERTS))
+    return Case(name, run, check, 4.0 * (3 * slots + (9 + 3 * len(HALF_LIVES)) * LAYERS * EXPERTS))
 
 
 def cases() -> Iterator[Case]:

@@ -6,10 +6,9 @@ gives back as many slots as it took, less its share of those that were free. Whi
 say: of all the layer's experts, streamed and resident, those used most stay, so a prompt seeds what
 is decoded after it, and no blob is sent for that.
 
-An expert that c of a step's T tokens are routed to is as old, in turns of its layer, as one that
-comes every T / c turns, unless it was younger before; what was known before is older by as many
-turns as an average expert waits for its next one. What is given back stays where it is until its
-slot is overwritten, as the oldest.
+What an expert is worth is its score, to which a chunk is one turn of many tokens
+(`engine.kernels.expert_scores`). What is given back stays where it is until its slot is
+overwritten.
 
 Everything happens on host tables, and a slot claims an expert only once its copy is on the way, so
 tables may be written back at any time.
@@ -24,19 +23,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.kernels.expert_scores import ONE
 from engine.kernels.residency import (
     ABSENT,
     FILLS,
     HITS,
     MISSES,
-    STEP,
     USED,
     Tables,
     going,
+    live_scores,
+    residency_begin,
 )
 
-NEVER = 1 << 24
-"""Age, in its layer's turns, of what nothing speaks for."""
 START = -1
 """In place of a layer: slots that nothing reads when the step begins."""
 
@@ -60,20 +59,12 @@ class Ring:
 
     def __init__(self, tables: Tables, experts: _Ints) -> None:
         """`tables` in host memory, this ring's own from now on; `experts` of each layer."""
+        residency_begin(tables.state, tables)
         self.tables = tables
-        self._owner, self._used = tables.owner.numpy(), tables.used.numpy()
-        self._slot_of = tables.slot_of.numpy()
-        self._turns = tables.turns.numpy()
+        self._owner, self._slot_of = tables.owner.numpy(), tables.slot_of.numpy()
         self._locked = tables.locked.numpy() != 0
         self.layers, self._experts = self._slot_of.shape
-        tables.counters[STEP] = 0
         self._exists = np.arange(self._experts) < experts[:, None]
-        self._ages = np.full(self._slot_of.shape, NEVER)
-        """What is known of each expert, resident or not, in turns of its layer."""
-        held = self._slot_of != ABSENT
-        turns = np.broadcast_to(self._turns[:, None], held.shape)
-        ages = turns[held] - self._used[self._slot_of[held]]
-        self._ages[held] = np.minimum(ages, NEVER)
         free, given_up = self._choose()
         self._give_up(given_up)
         self._missing = self._exists & (self._slot_of == ABSENT)
@@ -162,7 +153,6 @@ class Ring:
         """The group's copies are on the way: whoever waits for them finds its experts there."""
         self._owner[group.slots] = group.layer * self._experts + group.experts
         self._slot_of[group.layer, group.experts] = group.slots
-        self._stamp(group.layer, group.slots, np.full(len(group.slots), NEVER))
         self.tables.counters[:, FILLS] += len(group.slots)
         self._count_used(len(group.slots))
 
@@ -176,43 +166,38 @@ class Ring:
     def retire(self, layer: int, counts: NDArray[np.int32], tokens: int) -> None:
         """The layer's computation is on the way; `counts` are the routes to each of its experts, of
         `tokens`. The layers are retired in their order."""
-        routed = counts > 0
-        passed = self._experts * tokens // max(1, int(counts.sum()))
-        self._turns[layer : layer + 1] += np.int32(passed)
-        age = np.where(routed, tokens // np.maximum(counts, 1), NEVER)
-        age = self._ages[layer] = np.minimum(self._ages[layer] + passed, age)
-        missing = self._missing[layer]
+        self.tables.counts.numpy()[layer] = counts
+        self.tables.tokens[layer] = tokens
+        routed, missing = counts > 0, self._missing[layer]
         misses = int((routed & missing).sum())
         self.tables.counters[:, MISSES] += misses
         self.tables.counters[:, HITS] += int(routed.sum()) - misses
         experts = self._exists[layer].nonzero()[0]
         slots = self._slot_of[layer, experts].astype(np.int64)
-        rank = np.where(self._locked[slots], -1, age[experts])
+        score = live_scores(self.tables, slice(layer, layer + 1))[0, experts]
+        rank = np.where(self._locked[slots], ONE, score)
         # Among equals those that were there before stay.
-        order = np.lexsort((experts, missing[experts], rank))
-        keep, rest = np.split(order, [self._keeps[layer]])
-        self._stamp(layer, slots[keep], age[experts[keep]])
-        self._stamp(layer, slots[rest], np.full(len(rest), NEVER))
+        order = np.lexsort((experts, missing[experts], -rank))
+        rest = order[self._keeps[layer] :]
         if len(rest):
             self._waiting.append((layer, np.sort(slots[rest])))
         self.retired = layer + 1
 
     def seeds(self) -> Iterator[Group]:
         """After the last layer: what the ring's slots are to hold instead of the last layers'
-        leftovers, the youngest of all that no slot keeps. Claim each before the next one."""
+        leftovers, the hottest of all that no slot keeps. Claim each before the next one."""
         ring = np.sort(np.concatenate([slots for _, slots in self._waiting] or [np.empty(0, int)]))
         self._waiting.clear()
         owners = self._owner[ring]
         left = self._slot_of == ABSENT
         left.reshape(-1)[owners[owners != ABSENT]] = True
-        candidates = (left & self._exists & (self._ages < NEVER)).reshape(-1).nonzero()[0]
-        ages = self._ages.reshape(-1)
+        scores = live_scores(self.tables).reshape(-1)
+        candidates = (left.reshape(-1) & (scores > 0)).nonzero()[0]
         there = self._slot_of.reshape(-1) != ABSENT
         # Among equals those that are in a slot.
-        order = np.lexsort((candidates, ~there[candidates], ages[candidates]))
+        order = np.lexsort((candidates, ~there[candidates], -scores[candidates]))
         chosen = np.sort(candidates[order[: len(ring)]])
         stay = self._slot_of.reshape(-1)[chosen[there[chosen]]].astype(np.int64)
-        self._restamp(stay)
         slots = np.setdiff1d(ring, stay, assume_unique=True)
         come = chosen[~there[chosen]]
         begin = 0
@@ -222,14 +207,4 @@ class Ring:
                 group = Group(layer, come[begin:end] % self._experts, slots[begin:end], START)
                 self._clear(group.slots)
                 yield group
-                self._restamp(group.slots)
                 begin = end
-
-    def _restamp(self, slots: _Ints) -> None:
-        owners = self._owner[slots]
-        self._stamp(owners // self._experts, slots, self._ages.reshape(-1)[owners])
-
-    def _stamp(self, layers: int | _Ints, slots: _Ints, ages: _Ints) -> None:
-        # Of arrays: their differences wrap as turns do, those of scalars warn.
-        turns = np.broadcast_to(self._turns[layers], ages.shape)
-        self._used[slots] = turns - ages.astype(np.int32)

@@ -29,7 +29,7 @@ from engine.experts.stream import PoolStream
 from engine.kernels.gather import BYTES, NANOSECONDS, Banks, Gauge, gather_blobs, read_gauge
 from engine.kernels.moe import moe_combine, moe_expert_rows, moe_experts
 from engine.kernels.pacing import LinkPace
-from engine.kernels.residency import ABSENT, Route
+from engine.kernels.residency import ABSENT, Route, count_routes
 from engine.memory.budget import slots_for_rate
 from engine.memory.device import Device
 from engine.memory.pinned import Pinned
@@ -68,6 +68,8 @@ class _Pool:
     slots: SlotPool
     residency: Residency
     rows: dict[int, int]
+    experts: int
+    """Of the layer that has most."""
     blobs: int
     """Experts of its layers."""
     banks: Banks | None
@@ -90,7 +92,7 @@ class _Pool:
 
 
 MANY_ROUTES = 128
-"""Of more, the distinct experts are found before they are routed: 128 are 8 tokens of 16 each."""
+"""More are counted before they are routed: 128 are 8 tokens of 16 each."""
 
 
 class ExpertRuntime:
@@ -116,8 +118,10 @@ class ExpertRuntime:
         self._host_experts = self._host_bytes = 0
         self._pace = LinkPace(link_bytes_per_s, device.torch) if link_bytes_per_s else None
         self._in_step = False
-        self.on_routing: Callable[[int, list[int]], None] | None = None
-        """For traces: told the layer and the distinct experts of every call."""
+        self.streamed_steps = 0
+        """Steps so far in which a pool's experts were streamed."""
+        self.on_routing: Callable[[int, list[list[int]]], None] | None = None
+        """For traces: told the layer of every call and its ids, a row a token."""
         self._experts = max((plan.experts for plan in store.plans), default=0)
         self._pools: list[_Pool] = []
         self._pool_of: dict[int, _Pool] = {}
@@ -135,6 +139,7 @@ class ExpertRuntime:
                 pool_slots,
                 residency,
                 {layer: row for row, layer in enumerate(layers)},
+                max(plan.experts for plan in group),
                 need.blobs,
                 self._banks(layers),
                 PoolStream(store, pool_slots, residency, layers, self._copies),
@@ -188,8 +193,9 @@ class ExpertRuntime:
                 continue
             pool.residency.begin_step()
             for layer in pool.rows:
-                everyone = torch.arange(self.store.plan(layer).experts, device=self.device.torch)
-                route = pool.residency.route(pool.rows[layer], everyone)
+                everyone = torch.zeros(self._experts, dtype=torch.int32, device=self.device.torch)
+                everyone[: self.store.plan(layer).experts] = 1
+                route = pool.residency.route_counts(pool.rows[layer], everyone, 0)
                 self._fill(pool, layer, route)
                 pool.residency.forgive(int(route.count))
             pool.complete = True
@@ -216,21 +222,29 @@ class ExpertRuntime:
         if distinct[0] < 0 or distinct[-1] >= plan.experts:
             raise ValueError(f"ids {distinct[0]} to {distinct[-1]} are not all experts of {layer}")
         if self.on_routing is not None:
-            self.on_routing(plan.layer, distinct)
+            self.on_routing(plan.layer, ids.tolist())
         if not self.device.has_slots:
             self._host_experts += len(distinct)
             self._host_bytes += len(distinct) * plan.spec.nbytes
             return moe_experts(self.store.bank(layer), plan.spec, x, ids, weights, singles)
-        return self._from_slots(plan, distinct, x, ids, weights, singles)
+        return self._from_slots(plan, x, ids, weights, singles)
 
     def never_waits(self, layer: int, routes: int) -> bool:
         """Whether a call of so many routes reads nothing back from the device."""
         if self.on_routing is not None or not self.device.has_slots:
             return False
-        pool = self._pool_of[layer]
+        return self._has_room(self._pool_of[layer], min(routes, self.store.plan(layer).experts))
+
+    def step_never_waits(self, routes: int) -> bool:
+        """Whether that is so of every layer of a step that has so many routes in each."""
+        if self.on_routing is not None or not self.device.has_slots:
+            return False
+        return all(self._has_room(pool, min(routes, pool.experts)) for pool in self._pools)
+
+    def _has_room(self, pool: _Pool, experts: int) -> bool:
+        """Whether the pool finds slots for so many experts of a layer without the host."""
         readable = pool.banks is not None or (pool.complete and self.device.kind == "cuda")
-        most = min(routes, self.store.plan(layer).experts)
-        return readable and most <= pool.slots.slots - pool.residency.locked
+        return readable and experts <= pool.slots.slots - pool.residency.locked
 
     def _at_once(
         self, plan: LayerPlan, x: Tensor, ids: Tensor, weights: Tensor | None, singles: int
@@ -242,44 +256,36 @@ class ExpertRuntime:
             route = pool.residency.route(row, ids)
             slots = route.slots
         else:
-            experts = torch.arange(plan.experts, device=ids.device)
-            routed = torch.zeros(plan.experts, dtype=torch.bool, device=ids.device)
-            routed[ids.reshape(-1)] = True
-            route = pool.residency.route(row, torch.where(routed, experts, ABSENT))
+            route = pool.residency.route_counts(row, count_routes(ids, self._experts), len(ids))
             slots = route.slots[ids]
         if pool.banks is not None and not pool.complete:
             gather_blobs(bank, pool.banks, row, route.fills, route.count)
-        return moe_experts(bank, plan.spec, x, slots, weights, singles)
+        return moe_experts(bank, plan.spec, x, slots, weights, singles, plan.experts)
 
     def _from_slots(
-        self,
-        plan: LayerPlan,
-        experts: list[int],
-        x: Tensor,
-        ids: Tensor,
-        weights: Tensor | None,
-        singles: int,
+        self, plan: LayerPlan, x: Tensor, ids: Tensor, weights: Tensor | None, singles: int
     ) -> Tensor:
         """Resident experts first, with as many fills as find a slot; the rest in further groups."""
         pool = self._pool_of[plan.layer]
         rows = torch.empty((*ids.shape, x.shape[1]), dtype=torch.float32, device=x.device)
-        waiting = torch.tensor(experts, device=ids.device)
+        waiting, tokens = count_routes(ids, self._experts), len(ids)
         while True:
-            route = pool.residency.route(pool.rows[plan.layer], waiting)
+            route = pool.residency.route_counts(pool.rows[plan.layer], waiting, tokens)
             self._fill(pool, plan.layer, route)
             # Rows of experts that are not in this group stay untouched: their slot is ABSENT.
-            table = torch.full((self._experts,), ABSENT, dtype=torch.int64, device=ids.device)
-            table[waiting] = route.slots.to(torch.int64)
-            moe_expert_rows(pool.slots.bank, plan.spec, x, table[ids], rows, singles)
-            left = waiting[route.slots == ABSENT]
-            if left.numel() == 0:
+            bank, slots = pool.slots.bank, route.slots.long()[ids]
+            moe_expert_rows(bank, plan.spec, x, slots, rows, singles, plan.experts)
+            found = route.slots != ABSENT
+            left = torch.where(found, 0, waiting)
+            count = int((left > 0).sum())
+            if count == 0:
                 return moe_combine(rows, weights, x.dtype)
-            if left.numel() == waiting.numel():
+            if not bool(found.any()):
                 raise OutOfMemory(
                     f"All {pool.slots.slots} slots are locked; layer {plan.layer} needs one."
                 )
-            pool.residency.forgive(left.numel())
-            waiting = left
+            pool.residency.forgive(count)
+            waiting, tokens = left, 0
 
     def _fill(self, pool: _Pool, layer: int, route: Route) -> None:
         fills = [(expert, slot) for expert, slot in route.fills[: int(route.count)].tolist()]
@@ -299,9 +305,13 @@ class ExpertRuntime:
         them; 0 routes, as in a captured graph, wait for nothing. `seeds`: a prompt ends with this
         step, see `seed`. `end_step` follows in any case, also where this raises."""
         self._in_step = True
+        streamed = False
         for pool in self._pools:
-            if not (self._is_streamed(pool, routes, mode) and self._stream(pool, mode, seeds)):
+            if self._is_streamed(pool, routes, mode) and self._stream(pool, mode, seeds):
+                streamed = True
+            else:
                 pool.residency.begin_step()
+        self.streamed_steps += streamed
 
     def _is_streamed(self, pool: _Pool, routes: int, mode: StreamMode) -> bool:
         readable = pool.banks is not None or self.device.in_host_memory

@@ -21,6 +21,7 @@ from engine.experts.slots import SlotPool
 from engine.experts.store import ExpertStore
 from engine.formats.blob import BlobSpec
 from engine.kernels.moe import moe_experts
+from engine.kernels.residency import count_routes
 
 Fill = Callable[[SlotPool, Tensor, list[tuple[int, int]]], None]
 
@@ -108,9 +109,7 @@ class PoolStream:
         ring = self._ring
         if ring is None or row != len(self._computed):
             raise RuntimeError(f"layer {row} of a streamed step is not its next one")
-        counts = torch.zeros(self._residency.experts, dtype=torch.int32, device=self._device)
-        flat = ids.reshape(-1)
-        counts.scatter_add_(0, flat, torch.ones_like(flat, dtype=torch.int32))
+        counts = count_routes(ids, self._residency.experts)
         self._counts[row].copy_(counts, non_blocking=True)
         counted = self._copies.computed()
         if not self._overlaps:
@@ -120,7 +119,9 @@ class PoolStream:
         self._copies.expect(self._sent.get(row))
         self._tables.numpy()[row] = ring.slots_of(row)
         table = self._tables[row].to(self._device, non_blocking=True)
-        out = moe_experts(self._slots.bank, spec, x, table[ids], weights, singles)
+        out = moe_experts(
+            self._slots.bank, spec, x, table[ids], weights, singles, self._residency.experts
+        )
         self._computed.append(_Computed(len(x), counted, self._copies.computed()))
         if self._overlaps:
             self._go_on(ring, row)

@@ -161,8 +161,9 @@ def _safetensors_files(folder: Path) -> ModelFiles:
                     f"tensor {name} is in {tensors[name].file} and again in {file}"
                 )
             tensors[name] = info
+    by_name = {file.name: file for file in files}
     for name, file_name in index.items():
-        if name not in tensors or tensors[name].file.name != file_name:
+        if name not in tensors or tensors[name].file is not by_name[file_name]:
             raise ModelFilesError(f"{folder / file_name} has no tensor {name}, which {INDEX} names")
     return ModelFiles(
         kind="safetensors",
@@ -184,10 +185,14 @@ def _shards(folder: Path) -> tuple[tuple[Path, ...], dict[str, str]]:
     if os.path.lexists(index_file):
         fields = Fields(read_json(index_file), str(index_file))
         weight_map = fields.child("weight_map").values
+        known: set[str] = set()
         for name, file in weight_map.items():
+            if isinstance(file, str) and file in known:
+                continue
             # A name with a path in it could lead out of the model's folder.
             if not isinstance(file, str) or not file or file != Path(file).name or "\\" in file:
                 raise ModelFilesError(f"{index_file}: tensor {name} lies in {file!r}, no file name")
+            known.add(file)
         if not weight_map:
             raise ModelFilesError(f"{index_file} names no tensors")
         return tuple(folder / file for file in sorted(set(weight_map.values()))), weight_map

@@ -72,9 +72,8 @@ class Projections:
                 continue
             own = [weights[each] for each in group]
             added = [bias for each in group if (bias := biases[each]) is not None]
-            run = Run(
-                _joined(own), torch.cat(added) if added else None, tuple(w.shape[0] for w in own)
-            )
+            bias = _rows_in_one(added) if added else None
+            run = Run(_joined(own), bias, tuple(w.shape[0] for w in own))
             runs.append(run)
             laid += _rows_of(run)
             group = []
@@ -93,15 +92,19 @@ def _joined(weights: Sequence[StoredWeight]) -> StoredWeight:
     if len(weights) == 1:
         return weights[0]
     first = weights[0]
-    parts = {
-        # As bytes: not every torch joins float8.
-        name: torch.cat([weight.parts[name].view(torch.uint8) for weight in weights]).view(
-            part.dtype
-        )
-        for name, part in first.parts.items()
-    }
+    parts = {name: _rows_in_one([w.parts[name] for w in weights]) for name in first.parts}
     rows = sum(weight.shape[0] for weight in weights)
     return StoredWeight(first.format, (rows, *first.shape[1:]), parts)
+
+
+def _rows_in_one(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    first = tensors[0]
+    if first.is_meta:
+        # To join what has no data would import torch's compiler, which takes seconds.
+        rows = sum(tensor.shape[0] for tensor in tensors)
+        return first.new_empty((rows, *first.shape[1:]))
+    # As bytes: not every torch joins float8.
+    return torch.cat([tensor.view(torch.uint8) for tensor in tensors]).view(first.dtype)
 
 
 def _rows_of(run: Run) -> list[StoredWeight]:

@@ -49,19 +49,22 @@ def moe_experts(
     slots: Tensor,
     weights: Tensor | None,
     singles: int = 0,
+    experts: int = 0,
 ) -> Tensor:
     """Sum over a token's routes j of weights[:, j] * down(silu(gate(x)) * up(x)) of its experts.
 
     bank uint8 [N, stride], x [T, H], slots int64 [T, k] rows of the bank, weights float32 [T, k].
     Returns [T, H] in x's dtype; sums are float32. Without weights: the rows, as `moe_combine`. The
     first `singles` rows of x are sequences of one token, which a GPU computes with other kernels.
+    No more than `experts` different slots are named (0: the whole bank may be): a GPU makes room
+    for so many.
     Raises ValueError for a slot outside the bank, except on a GPU, where that would have to be
     waited for.
     """
     if slots.numel() and int(slots.min()) < 0:
         raise ValueError(f"slot {int(slots.min())} is not in the bank")
     rows = torch.empty((*slots.shape, x.shape[1]), dtype=torch.float32, device=x.device)
-    moe_expert_rows(bank, spec, x, slots, rows, singles)
+    moe_expert_rows(bank, spec, x, slots, rows, singles, experts)
     return moe_combine(rows, weights, x.dtype)
 
 
@@ -73,6 +76,7 @@ def moe_expert_rows(
     slots: Tensor,
     rows: Tensor,
     singles: int = 0,  # noqa: ARG001, for a GPU
+    experts: int = 0,  # noqa: ARG001, for a GPU
 ) -> None:
     """Write rows[t, j] (float32 [T, k, H]) for every route whose slot is not negative.
 

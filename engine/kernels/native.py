@@ -33,10 +33,16 @@ def register(native: Library) -> None:
 
     @moe_expert_rows.register("cpu")
     def native_expert_rows(
-        bank: Tensor, spec: BlobSpec, x: Tensor, slots: Tensor, rows: Tensor, singles: int = 0
+        bank: Tensor,
+        spec: BlobSpec,
+        x: Tensor,
+        slots: Tensor,
+        rows: Tensor,
+        singles: int = 0,
+        experts: int = 0,
     ) -> None:
         if x.dtype not in X_TYPES or {spec.gate_up_format, spec.down_format} - set(FORMATS):
-            return moe_expert_rows.reference(bank, spec, x, slots, rows, singles)
+            return moe_expert_rows.reference(bank, spec, x, slots, rows, singles, experts)
         return _moe_rows(native, bank, spec, x, slots, rows, "silu_glu")
 
     @moe_combine.register("cpu")

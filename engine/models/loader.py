@@ -98,7 +98,9 @@ class DenseLoader:
 
     def norm(self, name: str, size: int, eps: float, plus_one: bool) -> RmsNorm:
         weight = self.vector(name, (size,))
-        return RmsNorm(weight + 1.0 if plus_one else weight, eps)
+        # Sums without data would import torch's compiler, which takes seconds.
+        adds = plus_one and not weight.is_meta
+        return RmsNorm(weight + 1.0 if adds else weight, eps)
 
     def router(self, name: str, experts: int, hidden: int) -> Tensor:
         """float32 [experts, hidden] of a plain matrix; a quantised router would route elsewhere."""

@@ -83,6 +83,7 @@ def test_events_come_whole_from_any_pieces(step: int) -> None:
         (units.size(0), "0 B"),
         (units.size(1023.9), "1.00 KiB"),
         (units.size(1536 * 2**20), "1.50 GiB"),
+        (units.storage(18_086_961_920), "18.1 GB"),
         (units.rate(54.4e9), "54.4 GB/s"),
         (units.duration(0.3404), "340 ms"),
         (units.duration(0.9999), "1.00 s"),

@@ -12,6 +12,8 @@ from engine.errors import InvalidRequest, OutOfMemory
 from engine.experts.residency import ABSENT
 from engine.experts.runtime import ExpertRuntime
 from engine.experts.store import plan_layers
+from engine.kernels.expert_scores import magnitude
+from engine.kernels.residency import live_scores
 from engine.memory.device import resolve_device
 from engine.options import DeviceName
 from tests.experts.checkpoint_experts import RandomExperts, random_experts
@@ -166,13 +168,28 @@ def test_a_shrink_of_filled_slots_keeps_what_was_used() -> None:
     assert runtime.counters().hits == 10
 
 
+def test_a_step_waits_where_one_of_its_layers_does() -> None:
+    experts = random_experts(["nvfp4"] * 2, experts=EXPERTS, hidden=HIDDEN, inner=INNER)
+    runtime = make(experts, "sim", 0.4)
+    # As if a GPU read the store by itself.
+    for pool in runtime._pools:
+        pool.banks = runtime.store.banks(list(pool.rows), torch.device("cpu"))
+    most = runtime.slots[0]
+    for routes in (1, most, most + 1, 10 * EXPERTS):
+        each = [runtime.never_waits(layer, routes) for layer in range(2)]
+        assert runtime.step_never_waits(routes) == all(each) == (min(routes, EXPERTS) <= most)
+    runtime.on_routing = lambda layer, ids: None
+    assert not runtime.step_never_waits(1)
+    assert not make(experts, "cpu").step_never_waits(1)
+
+
 def test_a_trace_hears_every_call() -> None:
     experts = random_experts(["nvfp4"] * 2, experts=EXPERTS, hidden=HIDDEN, inner=INNER)
     for runtime in (make(experts, "cpu"), make(experts, "sim", 0.2)):
-        heard: list[tuple[int, list[int]]] = []
+        heard: list[tuple[int, list[list[int]]]] = []
         runtime.on_routing = lambda layer, ids, heard=heard: heard.append((layer, ids))
         runtime(1, torch.randn(2, HIDDEN), torch.tensor([[4, 0], [0, 5]]), torch.ones(2, 2))
-        assert heard == [(1, [0, 4, 5])]
+        assert heard == [(1, [[4, 0], [0, 5]])]
 
 
 def test_cpu_reads_in_place_and_has_no_cache() -> None:
@@ -215,10 +232,14 @@ def test_a_shrink_gives_memory_back_and_keeps_the_hot() -> None:
         step(runtime, 3, 20, seed)
     stride = runtime.store.plan(0).spec.stride
     assert runtime.slot_bytes == 18 * stride
+    hot = magnitude(live_scores(runtime.pools[0][1].read()))
     runtime.resize([4])
     assert (runtime.slot_bytes, runtime.slots_used) == (4 * stride, 4)
-    # All were used in the last step; the first layer's turn comes first.
-    assert len(runtime.residency().layers[0].resident) == 4
+    kept = torch.tensor([
+        [expert in entry.resident for expert in range(EXPERTS)]
+        for entry in runtime.residency().layers
+    ]).numpy()  # fmt: skip
+    assert hot[kept].min() >= hot[~kept].max()
     with pytest.raises(OutOfMemory):
         runtime.resize([19])
     assert (runtime.slots, runtime.slots_used) == ((4,), 4)

@@ -157,13 +157,14 @@ def test_no_slot_is_overwritten_while_it_may_be_read(
 
         def computed(
             bank: Tensor, spec: BlobSpec, x: Tensor, slots: Tensor, weights: Tensor, singles: int,
-            log: Logged = log,
+            most: int, log: Logged = log,
         ) -> Tensor:  # fmt: skip
             layer = len(log.reads)
             table = residency_of(runtime, layer)
             read = {slot: (layer, table[slot]) for slot in set(slots.reshape(-1).tolist())}
             log.reads.append((read, log.known))
-            return moe_experts(bank, spec, x, slots, weights, singles)
+            assert len(read) <= most
+            return moe_experts(bank, spec, x, slots, weights, singles, most)
 
         monkeypatch.setattr(streaming, "moe_experts", computed)
         before = claims(residency)

@@ -77,6 +77,22 @@ def test_many_tokens(storage: str, bias: str | None) -> None:
     assert torch.equal(alone[0], got[4])
 
 
+def test_room_follows_from_experts_not_from_slots() -> None:
+    """A layer names few of a large pool's slots, and room for each of them would be much more."""
+    slots = torch.tensor([[900, 3], [3, 17], [900, 3]], dtype=torch.int32)
+    few, all_of_them = Sorted(slots, 1000, 2, experts=3), Sorted(slots, 1000, 2)
+    assert (few.most_tiles, all_of_them.most_tiles) == (6, 9)
+    assert torch.equal(few.ends, all_of_them.ends)
+    assert torch.equal(few.order, all_of_them.order[: len(few.order)])
+    spec = blob_spec("nvfp4", HIDDEN, INNER)
+    experts, x = bank(spec, SLOTS), torch.randn(20, HIDDEN).to(torch.bfloat16)
+    some = torch.randint(2, 5, (20, 3), dtype=torch.int32)
+    got, wanted = torch.empty(2, 20, 3, HIDDEN)
+    prefill_rows(experts, spec, x, some, got, experts=3)
+    prefill_rows(experts, spec, x, some, wanted)
+    assert torch.equal(got, wanted)
+
+
 @pytest.mark.parametrize("height", [2, 16])
 @pytest.mark.parametrize("routes", [1, 7, 600])
 def test_routes_by_slot(routes: int, height: int) -> None:

@@ -17,13 +17,14 @@ from engine.kernels.residency import ABSENT, CAPACITY, GENERATION, STEP, Route
 from tests.properties import examples
 
 LAYERS, EXPERTS, MOST = 2, 5, 8
+SAME = ("slot_of", "owner", "locked", "counters", "scores", "counts", "before", "tokens", "steps")
+SAME += ("chosen", "credits")
 
 
 @pytest.fixture(autouse=True, scope="module")
 def small_blocks() -> Iterator[None]:
     """So that a few slots need several of them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "WINDOW", 2)
         patch.setattr(kernels, "BLOCK_FREE", 4)
         yield
 
@@ -49,6 +50,13 @@ class Pair:
         self.compare(wanted, got)
         return wanted
 
+    def route_counts(self, layer: int, ids: Tensor, tokens: int) -> None:
+        counts = torch.bincount(ids[ids >= 0], minlength=self.host.experts).to(torch.int32)
+        wanted = self.host.route_counts(layer, counts, tokens)
+        tables = self.device.tables
+        on = tables.state.device
+        self.compare(wanted, kernels.residency_route_counts(counts.to(on), layer, tokens, tables))
+
     def compare(self, wanted: Route, got: Route) -> None:
         assert torch.equal(got.slots.cpu(), wanted.slots)
         count = int(wanted.count)
@@ -58,7 +66,7 @@ class Pair:
     def compare_tables(self) -> None:
         kept = [CAPACITY, GENERATION]
         assert torch.equal(self.device.tables.state[kept].cpu(), self.host.tables.state[kept])
-        for name in ("slot_of", "routed", "turns", "owner", "used", "locked", "counters"):
+        for name in SAME:
             got, wanted = getattr(self.device.tables, name), getattr(self.host.tables, name)
             assert torch.equal(got.cpu(), wanted), name
 
@@ -93,6 +101,7 @@ STEPS = st.lists(
             | st.tuples(st.integers(0, LAYERS - 1), st.integers(0, EXPERTS - 1)),
             "resize": st.none() | st.integers(1, MOST),
             "routes": st.tuples(*[st.none() | ROUTES] * LAYERS),
+            "tokens": st.none() | st.integers(0, 300),
         }
     ),
     min_size=1,
@@ -117,8 +126,11 @@ def test_lives_of_a_pool(slots: int, steps: list[dict[str, object]]) -> None:
         pair.begin_step()
         assert isinstance(step["routes"], tuple)
         for layer, ids in enumerate(step["routes"]):
-            if ids is not None:
-                pair.route(layer, torch.tensor(ids))
+            match step["tokens"]:
+                case int(tokens) if ids is not None:
+                    pair.route_counts(layer, torch.tensor(ids), tokens)
+                case None if ids is not None:
+                    pair.route(layer, torch.tensor(ids))
             pair.compare_tables()
 
 
@@ -136,7 +148,11 @@ def live(pair: Pair, steps: int, seed: int, tokens: int, width: int) -> None:
         dtype = chance.choice([torch.int32, torch.int64])
         for layer in range(pair.host.layers):
             batch = chance.randint(1, tokens)
-            pair.route(layer, skewed(chance, pair.host.experts, batch, width, step).to(dtype))
+            ids = skewed(chance, pair.host.experts, batch, width, step).to(dtype)
+            if chance.random() < 0.1:
+                pair.route_counts(layer, ids, chance.choice([0, 1, batch, 1000]))
+            else:
+                pair.route(layer, ids)
         pair.compare_tables()
 
 
@@ -160,7 +176,7 @@ def test_experts_beyond_the_last_are_absent() -> None:
     tables = pair.device.tables
     got = kernels.residency_route(torch.tensor([[4, 1, -7]]).to(tables.state.device), 0, tables)
     assert got.slots.tolist() == [[ABSENT, 0, ABSENT]]
-    assert tables.routed.tolist() == [[0, 1, 0, 0], [0, 0, 0, 0]]
+    assert tables.counts.tolist() == [[0, 1, 0, 0], [0, 0, 0, 0]]
 
 
 def test_pools_too_large_for_the_keys_are_refused() -> None:
@@ -181,7 +197,6 @@ def test_a_thousand_steps(slots: int, tokens: int, width: int) -> None:
 @pytest.mark.parametrize(("slots", "tokens"), [(3789, 1), (3789, 8), (1126, 8), (10240, 8)])
 def test_a_large_model_s_steps(slots: int, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the blocks that the engine uses."""
-    monkeypatch.setattr(kernels, "WINDOW", 4)
     monkeypatch.setattr(kernels, "BLOCK_FREE", 2048)
     live(Pair(40, 256, slots, 10240), 12, slots, tokens, 8)
 

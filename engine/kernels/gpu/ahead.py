@@ -46,6 +46,9 @@ class Ahead:
     """Integer parameters that are multiples of 16."""
     architectures: tuple[int, ...] = ARCHITECTURES
     """Those that launch it: tiles differ between them."""
+    registers: int | None = None
+    """Most that a thread may take, as `maxnreg` at the launch. Unless it is given, the assembler
+    spills a few for a better occupancy."""
     fusion: bool = True
     """Whether products and sums may be rounded once."""
 
@@ -77,6 +80,7 @@ def compiled(case: Ahead, architecture: int) -> Any:
     options = {
         "num_warps": case.warps,
         "num_stages": case.stages,
+        "maxnreg": case.registers,
         "enable_fp_fusion": case.fusion,
     }
     with triton.knobs.nvidia.scope():

@@ -28,15 +28,22 @@ def moe_experts(
     slots: Tensor,
     weights: Tensor | None,
     singles: int = 0,
+    experts: int = 0,
 ) -> Tensor:
     """As engine.kernels.moe.moe_experts."""
     rows = torch.empty((*slots.shape, x.shape[1]), dtype=torch.float32, device=x.device)
-    moe_expert_rows(bank, spec, x, slots, rows, singles)
+    moe_expert_rows(bank, spec, x, slots, rows, singles, experts)
     return rows if weights is None else combine(rows, weights, x.dtype)
 
 
 def moe_expert_rows(
-    bank: Tensor, spec: BlobSpec, x: Tensor, slots: Tensor, rows: Tensor, singles: int = 0
+    bank: Tensor,
+    spec: BlobSpec,
+    x: Tensor,
+    slots: Tensor,
+    rows: Tensor,
+    singles: int = 0,
+    experts: int = 0,
 ) -> None:
     """As engine.kernels.moe.moe_expert_rows."""
     if x.dtype != torch.bfloat16 or not can_read_blobs(spec):
@@ -45,9 +52,11 @@ def moe_expert_rows(
     if singles:
         decode_rows(bank, spec, x[:singles], slots[:singles], rows[:singles])
     if singles < len(x):
-        whole = "float32" in (spec.gate_up_format, spec.down_format)
-        many = operations.moe_expert_rows.reference if whole else prefill_rows
-        many(bank, spec, x[singles:], slots[singles:], rows[singles:])
+        chunk = x[singles:], slots[singles:], rows[singles:]
+        if "float32" in (spec.gate_up_format, spec.down_format):
+            operations.moe_expert_rows.reference(bank, spec, *chunk)
+        else:
+            prefill_rows(bank, spec, *chunk, experts)
 
 
 def moe_combine(rows: Tensor, weights: Tensor | None, dtype: torch.dtype) -> Tensor:

@@ -248,11 +248,12 @@ def tile_for(arch: int) -> Tile:
 class Sorted:
     """Routes by slot, on the device."""
 
-    def __init__(self, slots: Tensor, banks: int, height: int) -> None:
-        """slots int [T, k], negative: left out; `banks` slots there are; tiles of `height`."""
+    def __init__(self, slots: Tensor, banks: int, height: int, experts: int = 0) -> None:
+        """slots int [T, k], negative: left out; `banks` slots there are, of which `experts`
+        different ones are named at most (0: all); tiles of `height`."""
         routes = slots.numel()
         device = slots.device
-        self.most_tiles = routes // height + min(routes, banks)
+        self.most_tiles = routes // height + min(routes, experts or banks)
         self.ends = torch.empty(banks, dtype=torch.int32, device=device)
         self.order = torch.full((self.most_tiles * height,), -1, dtype=torch.int32, device=device)
         counts = torch.zeros(banks, dtype=torch.int32, device=device)
@@ -272,10 +273,13 @@ class Sorted:
         )
 
 
-def prefill_rows(bank: Tensor, spec: BlobSpec, x: Tensor, slots: Tensor, rows: Tensor) -> None:
+def prefill_rows(
+    bank: Tensor, spec: BlobSpec, x: Tensor, slots: Tensor, rows: Tensor, experts: int = 0
+) -> None:
     """Write rows[t, j] (float32 [T, k, H]) of every route whose slot is not negative.
 
-    bank uint8 [N, stride], x bfloat16 [T, H], slots int [T, k]. Other rows stay as they are.
+    bank uint8 [N, stride], x bfloat16 [T, H], slots int [T, k] that name at most `experts` blobs
+    (0: all). Other rows stay as they are.
     """
     routes, arch = slots.shape[1], architecture(x.device)
     gate_up, down = matrix_constants(spec, "gate_up"), matrix_constants(spec, "down")
@@ -283,7 +287,7 @@ def prefill_rows(bank: Tensor, spec: BlobSpec, x: Tensor, slots: Tensor, rows: T
     down_tile = tile_for(arch)
     if up_tile.m != down_tile.m:
         raise ValueError("both matrices' tiles must be of one height: they share the order")
-    order = Sorted(slots, bank.shape[0], up_tile.m)
+    order = Sorted(slots, bank.shape[0], up_tile.m, experts)
     inner = torch.empty(
         (len(order.order), spec.intermediate), dtype=torch.bfloat16, device=x.device
     )
