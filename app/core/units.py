@@ -31,6 +31,15 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 
+def short_time(seconds: float) -> str:
+    """840 µs, 3.42 ms, 1.24 s: what steps and parts of them take."""
+    if seconds < 0.9995e-3:
+        return f"{seconds * 1e6:.0f} µs"
+    if seconds < 99.95e-3:
+        return f"{seconds * 1e3:.{2 if seconds < 9.995e-3 else 1}f} ms"
+    return duration(seconds)
+
+
 def uptime(seconds: float) -> str:
     """43 s, 2 min 5 s, 3 h 20 min: no finer than it matters."""
     return f"{int(seconds)} s" if seconds < 60 else duration(seconds)

@@ -17,6 +17,7 @@ from app.ui.pages.chat import ChatPage
 from app.ui.pages.dashboard import DashboardPage
 from app.ui.pages.logs import LogsPage
 from app.ui.pages.settings import SettingsPage
+from app.ui.residency_follower import ResidencyFollower
 from app.ui.settings_store import SettingsStore
 from app.ui.tray import Tray
 from app.ui.widgets.banner import Banner
@@ -52,6 +53,7 @@ class MainWindow(QMainWindow):
         self.header = Header()
         self.rail = Rail(PAGES)
         self.dashboard = DashboardPage()
+        self._residency = ResidencyFollower(engine, self.dashboard.residency, self)
         self.chat = ChatPage(ChatSession(engine, self))
         self.logs = LogsPage()
         self.settings = SettingsPage(store)
@@ -154,6 +156,7 @@ class MainWindow(QMainWindow):
         self.dashboard.dismissed.connect(engine.dismiss)
         self.dashboard.log_asked.connect(lambda: self.open_page(LOGS))
         self.dashboard.settings_asked.connect(lambda: self.open_page(SETTINGS))
+        self.dashboard.on_screen.connect(self._watch_residency)
         self.settings.apply_asked.connect(self._apply_settings)
         self._tray.availability_changed.connect(self._tray_changed)
         engine.ticked.connect(self._show_retry)
@@ -203,6 +206,7 @@ class MainWindow(QMainWindow):
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         self._engine.set_watched(not self.isMinimized())
+        self._watch_residency()
 
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
@@ -212,6 +216,10 @@ class MainWindow(QMainWindow):
         super().changeEvent(event)
         if event.type() == QEvent.Type.WindowStateChange:
             self._engine.set_watched(self.isVisible() and not self.isMinimized())
+            self._watch_residency()
+
+    def _watch_residency(self) -> None:
+        self._residency.set_watched(self.dashboard.isVisible() and not self.isMinimized())
 
     def _restore_place(self) -> None:
         saved = self._store.now.window_geometry

@@ -126,7 +126,7 @@ def check_dashboard(headrace: Headrace, qtbot: QtBot) -> None:
     assert stats.expert_slots == 4 and stats.expert_hits + stats.expert_misses > 0
     dashboard = headrace.window.dashboard
     assert dashboard.channel.slots.accessibleDescription().endswith("/ 4")
-    assert "Expert slots" in dashboard.vram.bar.accessibleDescription()
+    assert "Expert slots" in dashboard.memory.vram.bar.accessibleDescription()
 
 
 def kill_runtime(headrace: Headrace, qtbot: QtBot) -> None:

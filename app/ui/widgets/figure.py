@@ -13,8 +13,10 @@ _NONE = "–"
 
 
 class Figure(QWidget):
-    def __init__(self, name: str, unit: str = "", pixels: int = 22) -> None:
+    def __init__(self, name: str, unit: str = "", pixels: int = 22, colour: str = "accent") -> None:
+        """`colour` is that of its curve, where it has one."""
         super().__init__()
+        self.colour = colour
         self._name = name
         self._unit = unit
         self._pixels = pixels
@@ -28,10 +30,11 @@ class Figure(QWidget):
         return self._value
 
     def show_value(self, value: str, unit: str | None = None) -> None:
+        shown = (value, self._unit if unit is None else unit)
+        if shown == (self._value, self._unit) and self.accessibleDescription():
+            return
         wide = self._width()
-        self._value = value
-        if unit is not None:
-            self._unit = unit
+        self._value, self._unit = shown
         self.setAccessibleDescription(f"{value} {self._shown_unit()}".strip())
         if self._width() != wide:
             self.updateGeometry()
@@ -39,7 +42,7 @@ class Figure(QWidget):
 
     def sizeHint(self) -> QSize:
         height = QFontMetricsF(self._number_font()).ascent() + self._name_metrics().height() + 4
-        return QSize(self._width(), round(height) + 2)
+        return QSize(self._width(), round(height) + 4)
 
     def minimumSizeHint(self) -> QSize:
         return self.sizeHint()
@@ -57,6 +60,8 @@ class Figure(QWidget):
         painter.drawText(QPointF(right, base), self._shown_unit())
         painter.setFont(self._name_font())
         painter.drawText(QPointF(0, base + 4 + self._name_metrics().ascent()), self._name)
+        if self.hasFocus():  # a frame would lie on the words, which begin at the edge
+            painter.fillRect(0, self.height() - 2, self.width(), 2, theme.colour("accent"))
         painter.end()
 
     def _shown_unit(self) -> str:
