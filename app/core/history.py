@@ -39,6 +39,10 @@ class History:
         return self._samples[-1] if self._samples else 0.0
 
     @property
+    def oldest(self) -> float:
+        return self._samples[-len(self)] if self._samples else 0.0
+
+    @property
     def highest(self) -> float:
         """Of those that are numbers; 0 where none is."""
         return max((value for value in self.values if not math.isnan(value)), default=0.0)

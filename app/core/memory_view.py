@@ -36,8 +36,10 @@ def device_memory(stats: Stats) -> list[Owner]:
 
 
 def device_memory_name(stats: Stats) -> str:
-    """What to call it: on sim it is host memory that plays VRAM."""
-    return "VRAM, simulated" if stats.device == "sim" else "VRAM"
+    """What to call it: on sim host memory plays VRAM, and a GPU may play a smaller one."""
+    if stats.device == "sim":
+        return "VRAM, simulated"
+    return "VRAM, emulated" if stats.device == "cuda" and stats.emulated else "VRAM"
 
 
 def host_memory(stats: Stats) -> list[Owner]:

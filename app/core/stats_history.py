@@ -27,6 +27,7 @@ FIGURES = (
     *("vram_other_bytes", "ram_available_bytes", "ram_runtime_bytes"),
 )
 """Fields of `Stats` that are kept."""
+_SPANS_S = (60.0, 120.0, 300.0)
 _UNKNOWN_AT_ZERO = ("ttft_s", "ttft_worst_s", "gather_us_per_step")
 
 
@@ -72,6 +73,11 @@ class StatsHistory:
         first = bisect_left(times, times[-1] - seconds) if times else 0
         values = self._figures[name].tail(len(times) - first)
         return Curve(times[first:], values)
+
+    def span(self) -> float:
+        """Seconds that a curve shows: one, two or five minutes, as much as there is."""
+        kept = self._times.newest - self._times.oldest
+        return next((span for span in _SPANS_S[:-1] if kept <= span), _SPANS_S[-1])
 
     def highest(self, name: str) -> float:
         """Of all that is kept; 0 where nothing is known."""

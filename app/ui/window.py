@@ -79,6 +79,7 @@ class MainWindow(QMainWindow):
         middle.setLayout(whole)
         self.setCentralWidget(middle)
         self.header.add_action(self.chat.new_button)
+        self.header.add_action(self.dashboard.export)
         self._connect()
         self.open_page(DASHBOARD)
         self.dashboard.setFocus()
@@ -91,6 +92,7 @@ class MainWindow(QMainWindow):
         self._pages.setCurrentIndex(index)
         self.header.title.setText(PAGES[index][1])
         self.chat.new_button.setVisible(index == CHAT)
+        self.dashboard.export.setVisible(index == DASHBOARD)
 
     def raise_up(self) -> None:
         """Bring the window before the person, from wherever it is."""

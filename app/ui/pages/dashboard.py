@@ -17,6 +17,7 @@ from app.core.supervisor import RUNNING, EngineView, Phase
 from app.ui.widgets.banner import Banner
 from app.ui.widgets.basics import Card, button, column, label, restyle, row
 from app.ui.widgets.channel_card import ChannelCard
+from app.ui.widgets.export_button import ExportButton
 from app.ui.widgets.fitting import SideBySide
 from app.ui.widgets.governor_card import GovernorCard
 from app.ui.widgets.history_hover import HistoryHover
@@ -92,6 +93,8 @@ class DashboardPage(QScrollArea):
         body.addWidget(self.memory)
         body.addStretch()
         self.setWidget(content)
+        self.export = ExportButton(content, self.history)
+        self.verticalScrollBar().valueChanged.connect(lambda _: self.hover.close())
         self.show_view(self._view, 0)
         self.show_stats(Stats(state="stopped"))
 

@@ -12,7 +12,6 @@ from app.ui.widgets.basics import Card, column, label, row, split_unit
 from app.ui.widgets.figure import Figure
 from app.ui.widgets.fitting import FittingGrid, SideBySide
 from app.ui.widgets.gauge import Gauge
-from app.ui.widgets.history_hover import SPAN_S
 from app.ui.widgets.rate_meter import RateMeter
 from app.ui.widgets.sparkline import Sparkline
 from engine.messages import Stats
@@ -67,7 +66,8 @@ class ChannelCard(Card):
         }
 
     def show_history(self, history: StatsHistory) -> None:
-        self.curve.show_curve(history.recent("expert_hit_rate", SPAN_S), SPAN_S)
+        span = history.span()
+        self.curve.show_curve(history.recent("expert_hit_rate", span), span)
 
     def show_stats(self, stats: Stats, *, ready: bool) -> None:
         self._ceilings.take(stats)

@@ -14,12 +14,18 @@ class FittingGrid(QWidget):
     """Widgets in equal columns, each at least `column` wide; rows as many as that takes."""
 
     def __init__(
-        self, widgets: Sequence[QWidget], column: int = 120, gaps: tuple[int, int] = (20, 14)
+        self,
+        widgets: Sequence[QWidget],
+        column: int = 120,
+        gaps: tuple[int, int] = (20, 14),
+        choices: Sequence[int] = (),
     ) -> None:
-        """`gaps` are the distances between columns and between rows."""
+        """`gaps` are the distances between columns and between rows; `choices` the numbers of
+        columns that may be taken, falling, where not every number may."""
         super().__init__()
         self._widgets = list(widgets)
         self._column = column
+        self._choices = choices or range(len(self._widgets), 0, -1)
         self._columns = 0
         self._grid = QGridLayout(self)
         self._grid.setContentsMargins(0, 0, 0, 0)
@@ -38,8 +44,8 @@ class FittingGrid(QWidget):
     def _fit(self) -> None:
         gap = self._grid.horizontalSpacing()
         most = (self.width() + gap) // (self._column + gap)
-        most = max(1, min(len(self._widgets), most))
-        rows = -(-len(self._widgets) // most)
+        fitting = next((choice for choice in self._choices if choice <= most), 1)
+        rows = -(-len(self._widgets) // fitting)
         columns = -(-len(self._widgets) // rows)  # rows of nearly one length
         if columns == self._columns:
             return

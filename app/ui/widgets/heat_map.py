@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QEvent, QPointF, QRect, QRectF, QSize, Qt, Signal
+import math
+
+from PySide6.QtCore import QEvent, QRect, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import (
     QColor,
     QFontMetricsF,
@@ -25,6 +27,8 @@ _LEAST_COLUMN = 2
 _GRID_FROM = 5
 """Cells of so many pixels each way have gaps between them."""
 _ROW = 18
+_TALL_ROW = 26
+"""Where the card beside is taller."""
 _MOST_HEIGHT = 288
 _LABELS = 34
 
@@ -44,7 +48,7 @@ class HeatMap(QWidget):
         self.setAccessibleName("Residency by layer")
         self.setMouseTracking(True)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
-        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
+        self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Preferred)
         self.show_residency(ResidencyView())
 
     @property
@@ -69,7 +73,10 @@ class HeatMap(QWidget):
         if changed:
             self._row = self._bin = -1
             rows = max(1, len(view.layers))
-            self.setFixedHeight(rows * max(1, min(_ROW, _MOST_HEIGHT // rows)))
+            least = rows * max(1, min(_ROW, _MOST_HEIGHT // rows))
+            self.setMinimumHeight(least)
+            self.setMaximumHeight(max(least, min(rows * _TALL_ROW, _MOST_HEIGHT)))
+            self.updateGeometry()
         self._make_picture()
         self._tell()
         self.update()
@@ -82,10 +89,10 @@ class HeatMap(QWidget):
             self.update()
 
     def sizeHint(self) -> QSize:
-        return QSize(320, self.height())
+        return QSize(320, self.minimumHeight())
 
     def minimumSizeHint(self) -> QSize:
-        return QSize(160, self.height())
+        return QSize(160, self.minimumHeight())
 
     # --- choosing ---
 
@@ -165,15 +172,21 @@ class HeatMap(QWidget):
         painter.end()
 
     def _paint_gaps(self, painter: QPainter, area: QRect, width: float, height: float) -> None:
-        painter.setPen(QPen(theme.colour("surface"), 1))
+        """On the first of the screen's pixels that are a cell's, where the picture has its edge."""
+        ratio = self.devicePixelRatioF()
+        thick, colour = max(1, round(ratio)) / ratio, theme.colour("surface")
+
+        def edge(at: int, size: float) -> float:
+            return math.ceil(at * size * ratio - 0.5) / ratio
+
         if height >= _GRID_FROM:
             for row in range(1, len(self._view.layers)):
-                y = round(area.top() + row * height) + 0.5
-                painter.drawLine(QPointF(area.left(), y), QPointF(area.right() + 1, y))
+                y = area.top() + edge(row, height)
+                painter.fillRect(QRectF(area.left(), y, area.width(), thick), colour)
         if width >= _GRID_FROM:
             for at in range(1, self._picture.width()):
-                x = round(area.left() + at * width) + 0.5
-                painter.drawLine(QPointF(x, area.top()), QPointF(x, area.bottom() + 1))
+                x = area.left() + edge(at, width)
+                painter.fillRect(QRectF(x, area.top(), thick, area.height()), colour)
 
     def _paint_labels(self, painter: QPainter, area: QRect, height: float) -> None:
         font = theme.figures(self.font(), 11, self.font().weight())

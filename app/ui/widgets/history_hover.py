@@ -13,7 +13,6 @@ from app.ui.widgets.basics import label
 from app.ui.widgets.figure import Figure
 from app.ui.widgets.sparkline import Sparkline
 
-SPAN_S = 300
 _STEPS = {Qt.Key.Key_Left: -1, Qt.Key.Key_Right: 1}
 
 
@@ -30,7 +29,7 @@ class _Popup(QFrame):
         body = QVBoxLayout(self)
         body.setContentsMargins(12, 8, 12, 10)
         body.setSpacing(4)
-        body.addWidget(label(f"{name}, last {SPAN_S // 60} minutes", "hint"))
+        body.addWidget(label(name, "hint"))
         body.addWidget(curve)
 
 
@@ -64,7 +63,8 @@ class HistoryHover(QObject):
         """New samples have come."""
         if self._popup is not None and self._shown is not None:
             name = self._figures[self._shown]
-            self._popup.curve.show_curve(self._history.recent(name, SPAN_S), SPAN_S)
+            span = self._history.span()
+            self._popup.curve.show_curve(self._history.recent(name, span), span)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if not isinstance(watched, Figure):

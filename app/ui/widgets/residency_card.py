@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from PySide6.QtCore import Qt
+
 from app.core.residency_view import ResidencyView
 from app.ui.widgets.basics import Card, label
 from app.ui.widgets.heat_map import HeatMap
@@ -15,10 +17,10 @@ class ResidencyCard(Card):
         self.map = HeatMap()
         self._sum = label("", "muted")
         self._words = label(_HINT, "hint", wrap=True)
+        self._words.setAlignment(Qt.AlignmentFlag.AlignTop)
         self.title_row.addWidget(self._sum)
-        self.body.addWidget(self.map)
+        self.body.addWidget(self.map, 1)
         self.body.addWidget(self._words)
-        self.body.addStretch()
         self.map.focused.connect(lambda words: self._words.setText(words or _HINT))
         self.show_residency(ResidencyView())
 

@@ -28,6 +28,9 @@ from app.ui.accessible import announce
 
 _KEYS = {Qt.Key.Key_Left: -1, Qt.Key.Key_Right: 1, Qt.Key.Key_PageUp: -10, Qt.Key.Key_PageDown: 10}
 
+_SCALE_FROM = 60
+"""Pixels of height with room for words beside the line."""
+
 
 class Sparkline(QWidget):
     """Newest sample at the right edge. The scale grows with the highest sample in view.
@@ -75,7 +78,7 @@ class Sparkline(QWidget):
         if at is None:
             return ""
         age = round(self._times[-1] - self._times[at])
-        when = f"{units.duration(age)} ago" if age else "now"
+        when = f"{units.uptime(age)} ago" if age else "now"
         return f"{self._describe(self._values[at])}  ·  {when}"
 
     def point_at(self, share: float | None) -> None:
@@ -167,7 +170,7 @@ class Sparkline(QWidget):
 
     def _scale(self) -> float:
         known = (value for value in self._values if not math.isnan(value))
-        return self._top or 1.15 * max(known, default=0.0) or 1.0
+        return self._top or units.round_up(1.05 * max(known, default=0.0)) or 1.0
 
     def _point(self, area: QRectF, at: int) -> QPointF:
         share = min(1.0, max(0.0, self._values[at] / self._scale()))
@@ -197,6 +200,17 @@ class Sparkline(QWidget):
         painter.setPen(QPen(theme.colour("border"), 1))
         base = round(area.bottom()) + 0.5
         painter.drawLine(QPointF(area.left(), base), QPointF(area.right(), base))
+        if self._times and area.height() > _SCALE_FROM:
+            self._paint_scale(painter, area)
+
+    def _paint_scale(self, painter: QPainter, area: QRectF) -> None:
+        """What the upper line stands for, and how far back the left edge lies."""
+        painter.setFont(theme.figures(self.font(), 11, self.font().weight()))
+        painter.setPen(theme.colour("muted"))
+        left, flags = area.adjusted(2, 3, -2, -3), Qt.AlignmentFlag
+        painter.drawText(left, flags.AlignLeft | flags.AlignTop, self._describe(self._scale()))
+        ago = f"{units.uptime(round(self._span))} ago"
+        painter.drawText(left, flags.AlignLeft | flags.AlignBottom, ago)
 
     def _paint_line(self, painter: QPainter, area: QRectF, points: list[QPointF]) -> None:
         low = area.bottom()

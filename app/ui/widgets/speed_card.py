@@ -9,7 +9,6 @@ from app.core.stats_history import StatsHistory
 from app.ui.widgets.basics import Card, column, row, split_unit
 from app.ui.widgets.figure import Figure
 from app.ui.widgets.fitting import FittingGrid
-from app.ui.widgets.history_hover import SPAN_S
 from app.ui.widgets.sparkline import Sparkline
 from engine.messages import Stats
 
@@ -38,7 +37,8 @@ class SpeedCard(Card):
         return {"decode_tokens_per_s": self._decode, "prefill_tokens_per_s": self._prefill}
 
     def show_history(self, history: StatsHistory) -> None:
-        self._curve.show_curve(history.recent("decode_tokens_per_s", SPAN_S), SPAN_S)
+        span = history.span()
+        self._curve.show_curve(history.recent("decode_tokens_per_s", span), span)
         highest = history.highest("decode_tokens_per_s")
         self._peak.show_value(units.speed(highest) if highest else "–")
 
@@ -60,7 +60,7 @@ class RequestCard(Card):
             "requests_finished": Figure("Finished"),
             "requests_failed": Figure("Failed"),
         }
-        grid = FittingGrid([*self._times.values(), *self._counts.values()])
+        grid = FittingGrid([*self._times.values(), *self._counts.values()], choices=(6, 2))
         self.body.addWidget(grid, 0, Qt.AlignmentFlag.AlignTop)
         self.body.addStretch()
 
