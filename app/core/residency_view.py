@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import msgspec
 
@@ -30,27 +29,15 @@ class ResidencyView:
     """The layers' numbers in the model; dense layers have none here."""
     resident: tuple[tuple[int, ...], ...] = ()
 
-    @cached_property
-    def _sets(self) -> tuple[frozenset[int], ...]:
-        return tuple(frozenset(row) for row in self.resident)
-
-    def levels(self, bins: int) -> bytes:
-        """For each row `bins` bytes: the share of a bin's experts that have a slot, 0 to 255.
-
-        There are at most as many bins as experts.
-        """
-        experts = self.experts
-        bin_of = [expert * bins // experts for expert in range(experts)]
-        sizes = [0] * bins
-        for at in bin_of:
-            sizes[at] += 1
-        picture = bytearray()
-        for row in self.resident:
-            counts = [0] * bins
-            for expert in row:
-                counts[bin_of[expert]] += 1
-            picture += bytes(255 * count // size for count, size in zip(counts, sizes, strict=True))
-        return bytes(picture)
+    def picture(self) -> bytes:
+        """A byte an expert, row by row: 255 where it has a slot, else 0."""
+        rows = []
+        for resident in self.resident:
+            row = bytearray(self.experts)
+            for expert in resident:
+                row[expert] = 255
+            rows.append(row)
+        return b"".join(rows)
 
     def bin_experts(self, at: int, bins: int) -> range:
         """The experts of one bin."""
@@ -78,9 +65,9 @@ class ResidencyView:
     def describe_bin(self, row: int, at: int, bins: int) -> str:
         experts = self.bin_experts(at, bins)
         if len(experts) == 1:
-            words = "has a slot" if experts[0] in self._sets[row] else "has none"
+            words = "has a slot" if experts[0] in self.resident[row] else "has none"
             return f"Expert {experts[0]} {words}."
-        held = sum(expert in self._sets[row] for expert in experts)
+        held = sum(expert in self.resident[row] for expert in experts)
         return f"Of experts {experts[0]} to {experts[-1]}, {held} of {len(experts)} have one."
 
 
@@ -93,7 +80,7 @@ def parse(body: bytes) -> ResidencyView:
     if not answer.experts:
         return ResidencyView()
     for layer in answer.layers:
-        if any(not 0 <= expert < answer.experts for expert in layer.resident):
+        if layer.resident and not 0 <= min(layer.resident) <= max(layer.resident) < answer.experts:
             raise ValueError(f"layer {layer.layer} names an expert beyond {answer.experts - 1}")
     return ResidencyView(
         answer.experts,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from PySide6.QtCore import Qt, Signal
@@ -59,8 +60,10 @@ class DashboardPage(QScrollArea):
     on_screen = Signal(bool)
     """Whether the page can be seen."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """`clock` tells seconds since 1970."""
         super().__init__()
+        self._clock = clock
         self.setWidgetResizable(True)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setAccessibleName("Dashboard")
@@ -143,7 +146,7 @@ class DashboardPage(QScrollArea):
         self._facts.setText(_facts(stats, self._view) or self._plan)
         ready = self._view.phase is Phase.READY
         if ready:
-            self.history.add(time.time(), stats)
+            self.history.add(self._clock(), stats)
         self._speed.show_stats(stats, ready=ready)
         self._requests.show_stats(stats)
         self.channel.show_stats(stats, ready=ready)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from PySide6.QtCore import Signal
-from PySide6.QtGui import QImage
+from PySide6.QtGui import QImage, QImageWriter
 from PySide6.QtWidgets import QFileDialog, QMenu, QMessageBox, QToolButton, QWidget
 
 from app.core.stats_history import StatsHistory
@@ -74,5 +74,5 @@ def _save_image(image: QImage, path: Path) -> None:
     """Raises OSError."""
     with path.open("wb"):
         pass  # says what is wrong with a path, which Qt does not
-    if not image.save(str(path), b"PNG"):
+    if not QImageWriter(str(path), b"png").write(image):
         raise OSError(f"no picture could be made of {image.width()} x {image.height()} pixels")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QPointF, QSize
+from PySide6.QtCore import QEvent, QPointF, QSize
 from PySide6.QtGui import QFont, QFontMetricsF, QPainter, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
@@ -21,6 +21,7 @@ class Figure(QWidget):
         self._unit = unit
         self._pixels = pixels
         self._value = _NONE
+        self._size = QSize()
         self.setAccessibleName(name)
         self.setSizePolicy(QSizePolicy.Policy.Minimum, QSizePolicy.Policy.Fixed)
         self.show_value(_NONE)
@@ -33,16 +34,13 @@ class Figure(QWidget):
         shown = (value, self._unit if unit is None else unit)
         if shown == (self._value, self._unit) and self.accessibleDescription():
             return
-        wide = self._width()
         self._value, self._unit = shown
         self.setAccessibleDescription(f"{value} {self._shown_unit()}".strip())
-        if self._width() != wide:
-            self.updateGeometry()
+        self._measure()
         self.update()
 
     def sizeHint(self) -> QSize:
-        height = QFontMetricsF(self._number_font()).ascent() + self._name_metrics().height() + 4
-        return QSize(self._width(), round(height) + 4)
+        return self._size
 
     def minimumSizeHint(self) -> QSize:
         return self.sizeHint()
@@ -67,11 +65,22 @@ class Figure(QWidget):
     def _shown_unit(self) -> str:
         return "" if self._value == _NONE else self._unit
 
-    def _width(self) -> int:
-        number = QFontMetricsF(self._number_font()).horizontalAdvance(self._value)
+    def changeEvent(self, event: QEvent) -> None:
+        super().changeEvent(event)
+        if event.type() in (QEvent.Type.FontChange, QEvent.Type.StyleChange):
+            self._measure()
+
+    def _measure(self) -> None:
+        """Once a change of words: layouts ask far more often."""
+        numbers = QFontMetricsF(self._number_font())
+        number = numbers.horizontalAdvance(self._value)
         unit = QFontMetricsF(self._unit_font()).horizontalAdvance(self._unit)
-        name = self._name_metrics().horizontalAdvance(self._name)
-        return round(max(number + _GAP + unit, name)) + 2
+        names = self._name_metrics()
+        width = max(number + _GAP + unit, names.horizontalAdvance(self._name))
+        size = QSize(round(width) + 2, round(numbers.ascent() + names.height() + 4) + 4)
+        if size != self._size:
+            self._size = size
+            self.updateGeometry()
 
     def _number_font(self) -> QFont:
         return theme.figures(self.font(), self._pixels)

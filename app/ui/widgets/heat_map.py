@@ -42,7 +42,7 @@ class HeatMap(QWidget):
     def __init__(self) -> None:
         super().__init__()
         self._view = ResidencyView()
-        self._picture = QImage()
+        self._whole = self._picture = QImage()
         self._row = -1
         self._bin = -1
         self.setAccessibleName("Residency by layer")
@@ -141,17 +141,27 @@ class HeatMap(QWidget):
         super().resizeEvent(event)
         if self._picture.width() != self.bins:
             self._bin = -1
-            self._make_picture()
+            self._fit_picture()
 
     def _make_picture(self) -> None:
-        if not self._view.layers:
-            self._picture = QImage()
-            return
-        bins, rows = self.bins, len(self._view.layers)
-        levels = self._view.levels(bins)
-        made = QImage(levels, bins, rows, bins, QImage.Format.Format_Indexed8)
-        made.setColorTable(_ramp(theme.colour("track"), theme.colour("experts")))
-        self._picture = made.copy()  # the bytes are gone when this returns
+        """A pixel an expert."""
+        experts, rows = self._view.experts, len(self._view.layers)
+        if rows:
+            kind = QImage.Format.Format_Indexed8
+            made = QImage(self._view.picture(), experts, rows, experts, kind)
+            made.setColorTable(_ramp(theme.colour("track"), theme.colour("experts")))
+            # A copy in any case: the bytes do not outlive this.
+            self._whole = made.convertToFormat(QImage.Format.Format_RGB32)
+        else:
+            self._whole = QImage()
+        self._fit_picture()
+
+    def _fit_picture(self) -> None:
+        """Experts that share a column get their mean."""
+        self._picture = self._whole
+        if self.bins < self._whole.width():
+            smooth = Qt.TransformationMode.SmoothTransformation
+            self._picture = self._whole.scaled(self.bins, self._whole.height(), mode=smooth)
 
     def paintEvent(self, _: QPaintEvent) -> None:
         painter = QPainter(self)
@@ -206,9 +216,5 @@ class HeatMap(QWidget):
 
 
 def _ramp(low: QColor, high: QColor) -> list[int]:
-    """256 colours from one to the other."""
-    ends = [(low.red(), high.red()), (low.green(), high.green()), (low.blue(), high.blue())]
-    return [
-        QColor(*(one + (other - one) * step // 255 for one, other in ends)).rgb()
-        for step in range(256)
-    ]
+    """Colours of 0 and 255; there is nothing between."""
+    return [low.rgb(), *[high.rgb()] * 255]

@@ -28,6 +28,8 @@ from app.ui.accessible import announce
 
 _KEYS = {Qt.Key.Key_Left: -1, Qt.Key.Key_Right: 1, Qt.Key.Key_PageUp: -10, Qt.Key.Key_PageDown: 10}
 
+_MOST_POINTS = 160
+"""Of a line: more of them nobody sees, but all are computed at each repaint."""
 _SCALE_FROM = 60
 """Pixels of height with room for words beside the line."""
 
@@ -48,7 +50,9 @@ class Sparkline(QWidget):
         self._top = top
         self._times: Sequence[float] = ()
         self._values: Sequence[float] = ()
-        self._span = 1.0
+        self._line: list[tuple[float, float]] = []
+        """Time and value of the points that are drawn."""
+        self._span = self._scale = 1.0
         self._cursor: float | None = None
         """Where in the width, 0 to 1."""
         self.setAccessibleName(name)
@@ -64,7 +68,9 @@ class Sparkline(QWidget):
     def show_curve(self, curve: Curve, span: float) -> None:
         """`span`: seconds that fill the width, up to the newest sample."""
         self._times, self._values, self._span = curve.times, curve.values, span
+        self._line = _thinned(curve)
         known = [value for value in self._values if not math.isnan(value)]
+        self._scale = self._top or units.round_up(1.05 * max(known, default=0.0)) or 1.0
         words = "no samples yet"
         if known:
             words = f"now {self._describe(known[-1])}, highest {self._describe(max(known))}"
@@ -168,12 +174,8 @@ class Sparkline(QWidget):
     def _area(self) -> QRectF:
         return QRectF(self.rect()).adjusted(3, 8, -6, -3)
 
-    def _scale(self) -> float:
-        known = (value for value in self._values if not math.isnan(value))
-        return self._top or units.round_up(1.05 * max(known, default=0.0)) or 1.0
-
     def _point(self, area: QRectF, at: int) -> QPointF:
-        share = min(1.0, max(0.0, self._values[at] / self._scale()))
+        share = min(1.0, max(0.0, self._values[at] / self._scale))
         x = area.left() + max(0.0, self._share(at)) * area.width()
         return QPointF(x, area.bottom() - share * area.height())
 
@@ -181,15 +183,14 @@ class Sparkline(QWidget):
         """Points of the line, in pieces where values are not known in between."""
         if not self._times:
             return []
-        scale, height, low = self._scale(), area.height(), area.bottom()
-        per_second, right, end = area.width() / self._span, area.right(), self._times[-1]
+        per_second, per_unit = area.width() / self._span, area.height() / self._scale
+        left, low = area.right() - self._times[-1] * per_second, area.bottom()
         runs: list[list[QPointF]] = [[]]
-        for time, value in zip(self._times, self._values, strict=True):
+        for time, value in self._line:
             if math.isnan(value):
                 runs.append([])
-                continue
-            x = max(area.left(), right - (end - time) * per_second)
-            runs[-1].append(QPointF(x, low - min(1.0, max(0.0, value / scale)) * height))
+            else:
+                runs[-1].append(QPointF(left + time * per_second, low - value * per_unit))
         return [run for run in runs if len(run) > 1]
 
     def _paint_grid(self, painter: QPainter, area: QRectF) -> None:
@@ -208,7 +209,7 @@ class Sparkline(QWidget):
         painter.setFont(theme.figures(self.font(), 11, self.font().weight()))
         painter.setPen(theme.colour("muted"))
         left, flags = area.adjusted(2, 3, -2, -3), Qt.AlignmentFlag
-        painter.drawText(left, flags.AlignLeft | flags.AlignTop, self._describe(self._scale()))
+        painter.drawText(left, flags.AlignLeft | flags.AlignTop, self._describe(self._scale))
         ago = f"{units.uptime(round(self._span))} ago"
         painter.drawText(left, flags.AlignLeft | flags.AlignBottom, ago)
 
@@ -222,7 +223,7 @@ class Sparkline(QWidget):
         painter.setBrush(fade)
         painter.drawPolygon(under)
         pen = QPen(theme.colour(self._colour), 2)
-        pen.setJoinStyle(Qt.PenJoinStyle.RoundJoin)
+        pen.setJoinStyle(Qt.PenJoinStyle.BevelJoin)  # round ones take four times as long
         painter.setPen(pen)
         painter.drawPolyline(QPolygonF(points))
 
@@ -248,3 +249,24 @@ class Sparkline(QWidget):
         painter.drawRoundedRect(box, 6, 6)
         painter.setPen(theme.colour("text"))
         painter.drawText(box, Qt.AlignmentFlag.AlignCenter, words)
+
+
+def _thinned(curve: Curve) -> list[tuple[float, float]]:
+    """Samples, or the highest of each few where there are very many.
+
+    Which belong together follows from their times, so that the line moves and does not flicker.
+    """
+    few = len(curve.times) // _MOST_POINTS + 1
+    if few == 1:
+        return list(zip(curve.times, curve.values, strict=True))
+    line: list[tuple[float, float]] = []
+    last = None
+    for time, value in zip(curve.times, curve.values, strict=True):
+        group = time // few
+        if group != last:
+            line.append((time, value))
+        elif not value <= line[-1][1]:  # one that is no number shows, too
+            line[-1] = (line[-1][0], value)
+        last = group
+    line[-1] = (curve.times[-1], curve.values[-1])
+    return line
