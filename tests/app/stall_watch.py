@@ -51,10 +51,6 @@ class StallWatch:
 
     def _turn(self) -> None:
         now = time.thread_time()
-        import os
-
-        if os.environ.get("DBG") and now - self._last > 0.008:
-            print(f"{1e3 * (now - self._last):.1f}", self._doing)
         if now - self._last > self.longest_s:
             self.longest_s, self.during = now - self._last, self._doing
         self._last = time.thread_time()

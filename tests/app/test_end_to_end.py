@@ -127,6 +127,11 @@ def check_dashboard(headrace: Headrace, qtbot: QtBot) -> None:
     dashboard = headrace.window.dashboard
     assert dashboard.channel.slots.accessibleDescription().endswith("/ 4")
     assert "Expert slots" in dashboard.memory.vram.bar.accessibleDescription()
+    headrace.window.open_page(window.DASHBOARD)
+    words = dashboard.residency.map.accessibleDescription
+    qtbot.waitUntil(
+        lambda: words().startswith(f"{stats.expert_slots_used} of "), timeout=PATIENCE_MS
+    )
 
 
 def kill_runtime(headrace: Headrace, qtbot: QtBot) -> None:
