@@ -24,6 +24,11 @@ QToolTip {{ background: {raised}; color: {text}; border: 1px solid {border}; pad
 #fieldProblem {{ color: {bad}; font-size: 12px; }}
 
 #card {{ background: {surface}; border: 1px solid {border}; border-radius: 12px; }}
+#popup {{ background: {raised}; border: 1px solid {border}; }}
+#governor {{
+  background: {surface}; border: 1px solid {border}; border-left: 3px solid {warn};
+  border-radius: 12px;
+}}
 #banner {{ background: {bad_soft}; border: 1px solid {bad}; border-radius: 10px; }}
 #rule {{ background: {border}; max-height: 1px; border: none; }}
 #tag {{

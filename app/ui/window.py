@@ -24,6 +24,7 @@ from app.ui.pages.dashboard import DashboardPage
 from app.ui.pages.logs import LogsPage
 from app.ui.pages.models import ModelsPage
 from app.ui.pages.settings import SettingsPage
+from app.ui.residency_follower import ResidencyFollower
 from app.ui.settings_store import SettingsStore
 from app.ui.tray import Tray
 from app.ui.widgets.banner import Banner
@@ -73,6 +74,7 @@ class MainWindow(QMainWindow):
         self.archive = ChatArchive(ConversationStore(database()), self)
         self.chat = ChatPage(ChatSession(engine, store, self.archive, self), self.archive)
         self.models = ModelsPage(models, downloads, store)
+        self._residency = ResidencyFollower(engine, self.dashboard.residency, self)
         self.logs = LogsPage()
         self.settings = SettingsPage(store)
         self._pages = QStackedWidget()
@@ -98,6 +100,7 @@ class MainWindow(QMainWindow):
         self.setCentralWidget(middle)
         self.header.add_action(self.chat.title_actions)
         self.header.add_action(self.models.add_button)
+        self.header.add_action(self.dashboard.export)
         self._connect()
         self.open_page(DASHBOARD)
         self.dashboard.setFocus()
@@ -111,6 +114,7 @@ class MainWindow(QMainWindow):
         self.header.title.setText(PAGES[index][1])
         self.chat.title_actions.setVisible(index == CHAT)
         self.models.add_button.setVisible(index == MODELS)
+        self.dashboard.export.setVisible(index == DASHBOARD)
 
     def raise_up(self) -> None:
         """Bring the window before the person, from wherever it is."""
@@ -178,6 +182,7 @@ class MainWindow(QMainWindow):
         self.dashboard.dismissed.connect(engine.dismiss)
         self.dashboard.log_asked.connect(lambda: self.open_page(LOGS))
         self.dashboard.settings_asked.connect(lambda: self.open_page(SETTINGS))
+        self.dashboard.on_screen.connect(self._watch_residency)
         self.settings.apply_asked.connect(self._apply_settings)
         self.chat.model_asked.connect(self.add_model)
         self.models.add_asked.connect(self.add_model)
@@ -273,6 +278,7 @@ class MainWindow(QMainWindow):
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         self._engine.set_watched(not self.isMinimized())
+        self._watch_residency()
 
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
@@ -282,6 +288,10 @@ class MainWindow(QMainWindow):
         super().changeEvent(event)
         if event.type() == QEvent.Type.WindowStateChange:
             self._engine.set_watched(self.isVisible() and not self.isMinimized())
+            self._watch_residency()
+
+    def _watch_residency(self) -> None:
+        self._residency.set_watched(self.dashboard.isVisible() and not self.isMinimized())
 
     def _restore_place(self) -> None:
         saved = self._store.now.window_geometry

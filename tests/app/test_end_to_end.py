@@ -149,7 +149,12 @@ def check_dashboard(headrace: Headrace, qtbot: QtBot) -> None:
     assert stats.expert_slots == 4 and stats.expert_hits + stats.expert_misses > 0
     dashboard = headrace.window.dashboard
     assert dashboard.channel.slots.accessibleDescription().endswith("/ 4")
-    assert "Expert slots" in dashboard.vram.bar.accessibleDescription()
+    assert "Expert slots" in dashboard.memory.vram.bar.accessibleDescription()
+    headrace.window.open_page(window.DASHBOARD)
+    words = dashboard.residency.map.accessibleDescription
+    qtbot.waitUntil(
+        lambda: words().startswith(f"{stats.expert_slots_used} of "), timeout=PATIENCE_MS
+    )
 
 
 def kill_runtime(headrace: Headrace, qtbot: QtBot) -> None:
