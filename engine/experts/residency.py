@@ -4,7 +4,8 @@ The tables, and the rule for victims, are those of `engine.kernels.residency`; `
 bytes. What a step does (`begin_step`, `route`) reads nothing back from a GPU, so that a captured
 graph can hold it. Everything else is for safe points, and waits for the device.
 
-PLACEHOLDER
+Every expert has a score, in a slot or not: how often its layer's tokens are routed to it, the
+newest counting most. The lowest goes. How fast the past fades follows from the traffic.
 """
 
 from __future__ import annotations

@@ -4,17 +4,20 @@ The tables are tensors that a step's kernels read and write without the host: a 
 hold them, and a resize changes their content, never their addresses. In host memory the functions
 below work on the same tables.
 
-The rule. Free slots go first, the lowest one before others. Then the expert whose score
-(`expert_scores.py`) has the lowest power of two. In the middle of a step layers that were routed in
-it have taken account of it and those still to come have not: none looks cold for no other reason
-than that its turn is next, and what the step itself used goes too where its score is low. Among
-equals the one whose layer's next turn is farthest goes (this layer first, then the one before it,
-and so on round), one that the step did not use before one that it did, then the lower score (of
-what the step did not use, that with which it began), then the lowest slot. Slots that are locked,
-or routed to by the call in progress, stay.
+The rule. Free slots go first, the lowest number before others. Then the expert goes whose score
+(`expert_scores.py`) has the lowest power of two. Scores of layers that were routed in this step
+count it, those of layers still to come do not: so no layer looks cold only because its turn is
+next, and what the step itself used goes too where its score is low. Equals go in this order:
 
-Scores, credits and the choice of a half-life change when a step begins, by what was routed since
-the last one began; what a layer's credit changes there is part of the choice one step later.
+1. the one whose layer's next turn is farthest: this layer's, then the one's before it, and so on;
+2. one that the step did not use before one that it did;
+3. the lower score (of what the step did not use, that with which it began);
+4. the lowest slot.
+
+Slots that are locked, or routed to by the call in progress, stay.
+
+When a step begins, scores and credits take account of what was routed since the last one began, and
+the half-life is chosen by the credits of before that.
 """
 
 from __future__ import annotations

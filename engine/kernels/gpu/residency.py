@@ -1,8 +1,8 @@
 """The residency tables on a GPU: one launch when a step begins, one for each MoE layer.
 
-A step begins with a queue for each layer, its slots in the order in which they would go. So a
-layer's victims are the best of the queues' heads and of one candidate a layer beside them, and what
-they would be by looking at every slot (`residency_route.py` says why).
+A step begins with a queue for each layer, its slots in the order in which they would go. So the
+victims are the best of the queues' heads and of one more candidate a layer, the same that a look at
+every slot would find (`residency_route.py` says why).
 
 One block a layer: its warps share tables in device memory, with a barrier between what one writes
 and others read.
