@@ -237,3 +237,15 @@ def test_a_captured_graph_replays_what_runs_eagerly(slots: int, tokens: int) -> 
         counts: list[Counts] = [each.counts(STEP) for each in pair.both]
         assert counts[0] == counts[1]
         assert pair.host.counts() == pair.device.counts()
+
+
+def test_a_prompt_of_a_new_length_waits_for_no_compiler() -> None:
+    """Kernels are compiled anew for each constant; counts have none that depends on tokens."""
+    by_ids = [
+        kernels._route_constants(8 * tokens, tokens, counted=False) for tokens in range(2, 17)
+    ]
+    by_counts = [
+        kernels._route_constants(256, tokens, counted=True) for tokens in range(1, 9000, 7)
+    ]
+    assert all(each == by_ids[0] for each in by_ids)
+    assert all(each == by_counts[0] for each in by_counts)

@@ -24,6 +24,8 @@ BLOCK_FREE = 2048
 WARPS = 4
 REGISTERS = 255
 """A layer's launch is one block, so it may have all it can use."""
+ROOM = 128
+"""For routes of several tokens."""
 MOST_SLOTS, MOST_LAYERS, MOST_EXPERTS = 1 << 20, 1 << 10, 1 << 12
 
 
@@ -69,7 +71,7 @@ def _route(ids: Tensor, layer: int, tokens: int, tables: Tables, *, counted: boo
         *(tables.chosen, tables.powers, tables.queue, tables.heads, tables.lowest, tables.free),
         *(layer, routes, tokens),
         **_constants(layers, experts),
-        **_route_constants(routes, counted=counted),
+        **_route_constants(routes, tokens, counted=counted),
         num_warps=WARPS,
         maxnreg=REGISTERS,
     )
@@ -86,14 +88,15 @@ def _constants(layers: int, experts: int) -> dict[str, int]:
     }
 
 
-def _route_constants(routes: int, *, counted: bool) -> dict[str, int | bool]:
-    return {
-        "COUNTED": counted,
-        "BLOCK_R": 1 if counted else triton.next_power_of_2(max(1, routes)),
-    }
+def _route_constants(routes: int, tokens: int, *, counted: bool) -> dict[str, int | bool]:
+    """One token has room of its own. For all other numbers of tokens it is the same, so that a
+    prompt of a new length never waits for a compiler."""
+    least = 1 if tokens <= 1 else ROOM
+    block = 1 if counted else max(least, triton.next_power_of_2(max(1, routes)))
+    return {"COUNTED": counted, "BLOCK_R": block}
 
 
-def _ahead(model: str, layers: int, experts: int, routes: int) -> tuple[Ahead, ...]:
+def _ahead(model: str, layers: int, experts: int, tokens: int, each: int) -> tuple[Ahead, ...]:
     names = "state counters scores counts before tokens steps chosen earned powers"
     learned = {each: "*i64" if each in ("counters", "earned") else "*i32" for each in names.split()}
     owned = dict.fromkeys(("slot_of", "owner", "locked"), "*i32")
@@ -111,10 +114,10 @@ def _ahead(model: str, layers: int, experts: int, routes: int) -> tuple[Ahead, .
             warps=WARPS,
         ),
         Ahead(
-            f"residency route {model} {routes} routes",
+            f"residency route {model} {tokens} tokens",
             route_kernel,
             {"ids": "*i64", **call},
-            {**constants, **_route_constants(routes, counted=False)},
+            {**constants, **_route_constants(tokens * each, tokens, counted=False)},
             warps=WARPS,
             registers=REGISTERS,
         ),
@@ -122,7 +125,7 @@ def _ahead(model: str, layers: int, experts: int, routes: int) -> tuple[Ahead, .
             f"residency route {model} counts",
             route_kernel,
             {"ids": "*i32", **call},
-            {**constants, **_route_constants(experts, counted=True)},
+            {**constants, **_route_constants(experts, 0, counted=True)},
             warps=WARPS,
             registers=REGISTERS,
         ),
@@ -130,7 +133,7 @@ def _ahead(model: str, layers: int, experts: int, routes: int) -> tuple[Ahead, .
 
 
 AHEAD = (
-    *_ahead("qwen3.6-35b-a3b", 40, 256, 8),
-    *_ahead("qwen3.6-35b-a3b", 40, 256, 64)[1:2],
-    *_ahead("demo", 10, 16, 4),
+    *_ahead("qwen3.6-35b-a3b", 40, 256, 1, 8),
+    *_ahead("qwen3.6-35b-a3b", 40, 256, 8, 8)[1:2],
+    *_ahead("demo", 10, 16, 1, 4),
 )
