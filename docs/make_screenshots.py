@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from app.core.settings import ThemeName
 
 ROOT = Path(__file__).resolve().parent.parent
-SCREEN = (1296, 968)
+SCREEN = (1296, 1288)
+WINDOW = (1200, 1200)
+"""Large enough for all of the dashboard."""
 MOST_BYTES = 300_000
 WARM_UP = (
     "Tell me a story about a river and a mill.",
@@ -118,6 +120,7 @@ class _Camera:
         self._app = QApplication(["Headrace"])
         self.headrace = Headrace(self._app)
         self.headrace.begin(hidden=False)
+        self.headrace.window.resize(*WINDOW)
         self.headrace.window.move(48, 44)
 
     def wait(self, condition: Callable[[], bool], seconds: float) -> bool:

@@ -57,5 +57,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     the real figure, on `sim` as much as its contents take."""
     emulate_link_bytes_per_s: int = 0
     """Let experts reach the device (cuda, sim) no faster than this; 0 means as fast as they do."""
+    layers: int = 0
+    """Load only so many of the first layers, for checks and measurements; 0 means all."""
     lock_memory: bool = False
     """Keep the experts from being swapped out, as far as the system permits it."""

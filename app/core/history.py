@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
+import math
+from array import array
 
 
 class History:
@@ -11,23 +12,37 @@ class History:
     def __init__(self, length: int) -> None:
         if length < 2:
             raise ValueError(f"a history of {length} samples shows nothing: at least 2")
-        self._samples: deque[float] = deque(maxlen=length)
+        self._samples = array("d")
         self.length = length
 
     def add(self, value: float) -> None:
         self._samples.append(value)
+        if len(self._samples) == 2 * self.length:  # now and then, not once a sample
+            del self._samples[: self.length]
 
     def clear(self) -> None:
-        self._samples.clear()
+        del self._samples[:]
 
     @property
     def values(self) -> tuple[float, ...]:
-        return tuple(self._samples)
+        return self.tail(self.length)
+
+    def tail(self, count: int) -> tuple[float, ...]:
+        """The newest `count` samples, fewer where there are none."""
+        return tuple(self._samples[-min(count, self.length) :]) if count > 0 else ()
+
+    def __len__(self) -> int:
+        return min(len(self._samples), self.length)
 
     @property
     def newest(self) -> float:
         return self._samples[-1] if self._samples else 0.0
 
     @property
+    def oldest(self) -> float:
+        return self._samples[-len(self)] if self._samples else 0.0
+
+    @property
     def highest(self) -> float:
-        return max(self._samples, default=0.0)
+        """Of those that are numbers; 0 where none is."""
+        return max((value for value in self.values if not math.isnan(value)), default=0.0)

@@ -34,8 +34,8 @@ class Prose:
 class Code:
     text: str
     language: str
-    html: str
-    """One line of spans per line of code, colours inline."""
+    html: str = ""
+    """One line of spans per line of code, colours inline; empty where the code still grows."""
 
 
 Piece = Prose | Code
@@ -68,11 +68,15 @@ class Markdown:
         }
         self._renderer.rules |= own
 
+    def parse(self, text: str) -> list[Token]:
+        """Blocks and what is in them. Their `map` has the first line and the one after the last."""
+        return self._parser.parse(text)
+
     def pieces(self, text: str) -> list[Piece]:
         """Prose and top-level code blocks, in order."""
         found: list[Piece] = []
         prose: list[Token] = []
-        for token in self._parser.parse(text):
+        for token in self.parse(text):
             if token.type in ("fence", "code_block") and token.level == 0:
                 self._flush(prose, found)
                 found.append(self._code(token))
@@ -126,7 +130,9 @@ class Markdown:
 
 
 def _is_seen(piece: Piece) -> bool:
-    return isinstance(piece, Code) or bool(html.unescape(_TAG.sub("", piece.html)).strip())
+    if isinstance(piece, Code) or "<hr" in piece.html:
+        return True
+    return bool(html.unescape(_TAG.sub("", piece.html)).strip())
 
 
 def _image(tokens: Sequence[Token], at: int, *_: Any) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from app.core import units
+from app.core.governor.evidence import Program
 from engine.messages import Stats
 
 
@@ -33,8 +36,10 @@ def device_memory(stats: Stats) -> list[Owner]:
 
 
 def device_memory_name(stats: Stats) -> str:
-    """What to call it: on sim it is host memory that plays VRAM."""
-    return "VRAM, simulated" if stats.device == "sim" else "VRAM"
+    """What to call it: on sim host memory plays VRAM, and a GPU may play a smaller one."""
+    if stats.device == "sim":
+        return "VRAM, simulated"
+    return "VRAM, emulated" if stats.device == "cuda" and stats.emulated else "VRAM"
 
 
 def host_memory(stats: Stats) -> list[Owner]:
@@ -64,3 +69,21 @@ def has_device_memory(stats: Stats) -> bool:
 
 def total(owners: list[Owner]) -> int:
     return sum(owner.bytes for owner in owners)
+
+
+def name_others(programs: Iterable[Program], most: int = 4) -> str:
+    """Who holds VRAM beside the engine, the largest first; empty where nobody is known to.
+
+    Processes of one name count together. Where the system keeps back how much one holds, it has
+    its name alone.
+    """
+    held: dict[str, int] = {}
+    for program in programs:
+        if program.on_gpu or program.vram_bytes:
+            name = program.game or program.name
+            held[name] = held.get(name, 0) + (program.vram_bytes or 0)
+    largest = sorted(held.items(), key=lambda item: (-item[1], item[0].lower()))
+    words = [f"{name} {units.size(size)}" if size else name for name, size in largest[:most]]
+    if len(largest) > most:
+        words.append(f"{len(largest) - most} more")
+    return f"Other programs: {', '.join(words)}" if words else ""

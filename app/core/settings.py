@@ -48,6 +48,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     start_engine_at_launch: bool = True
     on_close: OnClose = "ask"
     theme: ThemeName = "system"
+    keep_conversations: bool = True
+    """Whether chats are written to disk, and found again after the app was closed."""
     vram_always: tuple[str, ...] = ()
     """Programs that get VRAM from the engine as games do: file names, paths, or titles of games."""
     vram_never: tuple[str, ...] = ()

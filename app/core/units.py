@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 _STEPS = ("B", "KiB", "MiB", "GiB", "TiB")
 _STORAGE_STEPS = ("B", "kB", "MB", "GB", "TB")
 _RATE_STEPS = ("B/s", "kB/s", "MB/s", "GB/s", "TB/s")
@@ -35,6 +37,15 @@ def duration(seconds: float) -> str:
         return f"{minutes} min {rest} s" if rest else f"{minutes} min"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+def short_time(seconds: float) -> str:
+    """840 µs, 3.42 ms, 1.24 s: what steps and parts of them take."""
+    if seconds < 0.9995e-3:
+        return f"{seconds * 1e6:.0f} µs"
+    if seconds < 99.95e-3:
+        return f"{seconds * 1e3:.{2 if seconds < 9.995e-3 else 1}f} ms"
+    return duration(seconds)
 
 
 def uptime(seconds: float) -> str:
@@ -78,6 +89,14 @@ def percent(share: float) -> str:
     if 99.95 <= value < 100:
         return "99.9 %"
     return f"{value:.0f} %" if value in (0.0, 100.0) else f"{value:.1f} %"
+
+
+def round_up(value: float) -> float:
+    """The next of 1, 2, 3, 5 and 8 times a power of ten: the upper end of a scale. 0 stays 0."""
+    if value <= 0:
+        return 0.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in (1, 2, 3, 5, 8, 10) if value <= step * power * (1 + 1e-9))
 
 
 def _scaled(value: float, base: int, steps: tuple[str, ...]) -> str:

@@ -101,6 +101,10 @@ class Headrace(QObject):
         self.tray.quit_asked.connect(self.quit)
         self.tray.governor_menu.chosen.connect(self.governor.act)
         self.governor.view_changed.connect(self.tray.governor_menu.show_view)
+        dashboard = self.window.dashboard
+        dashboard.governor.chosen.connect(self.governor.act)
+        self.governor.view_changed.connect(dashboard.governor.show_view)
+        self.governor.programs_changed.connect(dashboard.memory.show_programs)
         self.window.quit_asked.connect(self.quit)
         self._app.styleHints().colorSchemeChanged.connect(self._scheme_changed)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from PySide6.QtCore import QObject, Qt, Signal
 log = logging.getLogger(__name__)
 
 _END_S = 2.0
+_LAST_S = 10.0
+"""For what is still to be written when the app ends."""
 Result = TypeVar("Result")
 
 
@@ -59,6 +62,56 @@ class Background(QObject):
         self._closed = True
         for thread in tuple(self._threads):
             thread.join(_END_S)
+
+    def _hand_in(self, outcome: _Outcome) -> None:
+        if not self._closed:
+            outcome.hand_in(outcome.value)
+
+
+class Serial(QObject):
+    """Like Background, but in one thread, one after the other; all that was asked for is done
+    before it is closed."""
+
+    _ended = Signal(object)
+
+    def __init__(self, parent: QObject | None = None) -> None:
+        super().__init__(parent)
+        self._closed = False
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._ended.connect(self._hand_in, Qt.ConnectionType.QueuedConnection)
+
+    def run(
+        self,
+        work: Callable[[], Result],
+        done: Callable[[Result], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        def one() -> None:
+            try:
+                outcome = _Outcome(done, work())
+            except Exception as error:  # noqa: BLE001  (whatever it is, it is handed in)
+                outcome = _Outcome(failed, error)
+            if not self._closed:
+                self._ended.emit(outcome)
+
+        if self._closed:
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._loop, name="headrace-serial", daemon=True)
+            self._thread.start()
+        self._work.put(one)
+
+    def close(self) -> None:
+        """Wait for what was asked for; nothing is handed in any more."""
+        self._closed = True
+        self._work.put(None)
+        if self._thread is not None:
+            self._thread.join(_LAST_S)
+
+    def _loop(self) -> None:
+        while (one := self._work.get()) is not None:
+            one()
 
     def _hand_in(self, outcome: _Outcome) -> None:
         if not self._closed:

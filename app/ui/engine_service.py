@@ -182,6 +182,15 @@ class EngineService(QObject):
         url = record.url + budget.PATH
         self.http.post(url, body, on_answer, token=record.control_token())
 
+    def ask_for_residency(self, on_answer: OnAnswer) -> None:
+        """Ask the running server which experts have slots."""
+        record = self._record
+        if record is None:
+            on_answer(Answer(0, b"", "No engine runs."))
+            return
+        url = f"{record.url}/v1/engine/residency"
+        self.http.get(url, on_answer, token=record.control_token())
+
     def close(self) -> None:
         """Stop following, without touching the server. The object is of no use afterwards."""
         self._timer.stop()

@@ -34,6 +34,8 @@ _MODES = {
 class GovernorService(QObject):
     view_changed = Signal(object)
     """GovernorView"""
+    programs_changed = Signal(object)
+    """tuple[Program, ...]: who else may use the GPU, as it was seen last."""
 
     def __init__(
         self,
@@ -50,6 +52,7 @@ class GovernorService(QObject):
         self._source = ThreadSource(Sampler())
         self._loop = GovernorLoop(self._source, self, self._figures, self._policy)
         self.view = self._loop.view
+        self._programs = self._loop.programs
         engine.stats_changed.connect(self._take_stats)
         engine.ticked.connect(self._tick)
         store.changed.connect(self._settings_changed)
@@ -100,6 +103,9 @@ class GovernorService(QObject):
         if view != self.view:
             self.view = view
             self.view_changed.emit(view)
+        if self._loop.programs != self._programs:
+            self._programs = self._loop.programs
+            self.programs_changed.emit(self._programs)
 
 
 def policy_of(settings: Settings) -> Policy:

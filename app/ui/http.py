@@ -48,8 +48,8 @@ class HttpClient(QObject):
         self._network = QNetworkAccessManager(self)
         self._network.setProxy(QNetworkProxy(QNetworkProxy.ProxyType.NoProxy))
 
-    def get(self, url: str, on_answer: OnAnswer) -> None:
-        request = self._request(url)
+    def get(self, url: str, on_answer: OnAnswer, *, token: str = "") -> None:
+        request = self._request(url, token)
         request.setTransferTimeout(ANSWER_MS)
         self._answer(self._network.get(request), on_answer)
 

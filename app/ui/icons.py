@@ -16,6 +16,7 @@ _DRAWN_IN = "#000000"
 _SIZES = (16, 20, 24, 32, 48, 64, 128, 256)
 
 
+@lru_cache(maxsize=256)
 def icon(name: str, colour: str, disabled: str) -> QIcon:
     """An icon in two colours (`#rrggbb`): of use, and while its widget is disabled."""
     result = QIcon()
@@ -25,6 +26,7 @@ def icon(name: str, colour: str, disabled: str) -> QIcon:
     return result
 
 
+@lru_cache(maxsize=1)
 def app_icon() -> QIcon:
     result = QIcon()
     for pixels in _SIZES:
@@ -50,6 +52,12 @@ def dotted_icon(dot: str, rim_colour: str) -> QIcon:
         painter.end()
         result.addPixmap(pixmap)
     return result
+
+
+def forget() -> None:
+    """Let go of what was drawn, while there still is an application that it belongs to."""
+    icon.cache_clear()
+    app_icon.cache_clear()
 
 
 @lru_cache(maxsize=64)

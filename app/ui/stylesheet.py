@@ -24,6 +24,11 @@ QToolTip {{ background: {raised}; color: {text}; border: 1px solid {border}; pad
 #fieldProblem {{ color: {bad}; font-size: 12px; }}
 
 #card {{ background: {surface}; border: 1px solid {border}; border-radius: 12px; }}
+#popup {{ background: {raised}; border: 1px solid {border}; }}
+#governor {{
+  background: {surface}; border: 1px solid {border}; border-left: 3px solid {warn};
+  border-radius: 12px;
+}}
 #banner {{ background: {bad_soft}; border: 1px solid {bad}; border-radius: 10px; }}
 #rule {{ background: {border}; max-height: 1px; border: none; }}
 #tag {{
@@ -131,6 +136,24 @@ QPlainTextEdit, QTextBrowser {{
 #codeText {{ background: transparent; font-family: "{mono}"; font-size: 13px; }}
 #composer {{ background: {surface}; border: 1px solid {border}; border-radius: 18px; }}
 #composer[focused="true"] {{ border-color: {accent}; }}
+#composer[dropping="true"] {{ border: 2px dashed {accent}; }}
+#conversations {{ background: {rail}; border-right: 1px solid {border}; }}
+#conversationView {{ background: transparent; border: none; padding: 0; }}
+#conversationView QLineEdit {{ padding: 2px 8px; }}
+#undoBar {{ background: {raised}; border: 1px solid {border}; border-radius: 10px; }}
+#undoBar QPushButton {{ padding: 3px 10px; }}
+#fileChip {{ background: {raised}; border: 1px solid {border}; border-radius: 12px; }}
+#bubble #fileChip {{ background: {surface}; }}
+#toolCall {{ background: {surface}; border: 1px solid {border}; border-radius: 10px; }}
+#thoughts {{
+  background: transparent; color: {muted}; border-left: 2px solid {border}; padding-left: 8px;
+}}
+#fold {{ color: {muted}; padding: 3px 6px; font-size: 13px; }}
+#systemPrompt {{
+  background: {raised}; border: 1px solid {border}; border-radius: 8px; padding: 6px;
+}}
+#systemPrompt:focus {{ border-color: {accent}; }}
+QToolButton:checked {{ background: {accent_soft}; }}
 #composer QPlainTextEdit {{ background: transparent; }}
 
 QProgressBar {{ background: {track}; border: none; border-radius: 3px; height: 6px; }}

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cache
 
-from PySide6.QtCore import Qt
-from PySide6.QtGui import QColor, QFont, QFontDatabase, QFontInfo, QIcon, QPalette
+from PySide6.QtCore import QRect, QRectF, Qt
+from PySide6.QtGui import (
+    QColor,
+    QFont,
+    QFontDatabase,
+    QFontInfo,
+    QIcon,
+    QPainter,
+    QPalette,
+    QPen,
+)
 from PySide6.QtWidgets import QApplication
 
 from app.core.settings import ThemeName
@@ -147,6 +157,7 @@ def apply(app: QApplication, choice: ThemeName) -> None:
 def install(app: QApplication, choice: ThemeName) -> None:
     """Set style and fonts once, at start."""
     app.setStyle("Fusion")
+    app.aboutToQuit.connect(icons.forget)
     font = QFont(app.font())
     if "Inter" in QFontDatabase.families():
         font.setFamily("Inter")
@@ -156,6 +167,7 @@ def install(app: QApplication, choice: ThemeName) -> None:
     apply(app, choice)
 
 
+@cache
 def mono_family() -> str:
     """The system's fixed-width family, or a better one where it is installed."""
     families = set(QFontDatabase.families())
@@ -172,6 +184,14 @@ def figures(font: QFont, pixels: int, weight: QFont.Weight = QFont.Weight.DemiBo
     font.setWeight(weight)
     font.setFeature(QFont.Tag("tnum"), 1)
     return font
+
+
+def paint_focus(painter: QPainter, box: QRect) -> None:
+    """The line around a widget that has the keyboard, for those that paint themselves."""
+    painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+    painter.setPen(QPen(colour("accent"), 1.5))
+    painter.setBrush(Qt.BrushStyle.NoBrush)
+    painter.drawRoundedRect(QRectF(box).adjusted(1, 1, -1, -1), 5, 5)
 
 
 def _chosen(app: QApplication, choice: ThemeName) -> Colours:

@@ -7,11 +7,13 @@ from PySide6.QtGui import QCloseEvent, QHideEvent, QResizeEvent, QShowEvent
 from PySide6.QtWidgets import QMainWindow, QStackedWidget, QWidget
 
 from app.core import close_policy
+from app.core.chats.store import ConversationStore, database
 from app.core.close_policy import CloseStep
 from app.core.downloads.records import Job, Request
 from app.core.supervisor import RUNNING, EngineView, Phase
 from app.ui import icons
 from app.ui.add_model_dialog import AddModelDialog
+from app.ui.chat_archive import ChatArchive
 from app.ui.chat_session import ChatSession
 from app.ui.close_dialog import CloseDialog
 from app.ui.download_service import DownloadService
@@ -22,6 +24,7 @@ from app.ui.pages.dashboard import DashboardPage
 from app.ui.pages.logs import LogsPage
 from app.ui.pages.models import ModelsPage
 from app.ui.pages.settings import SettingsPage
+from app.ui.residency_follower import ResidencyFollower
 from app.ui.settings_store import SettingsStore
 from app.ui.tray import Tray
 from app.ui.widgets.banner import Banner
@@ -68,8 +71,10 @@ class MainWindow(QMainWindow):
         self.header = Header()
         self.rail = Rail(PAGES)
         self.dashboard = DashboardPage()
-        self.chat = ChatPage(ChatSession(engine, self))
+        self.archive = ChatArchive(ConversationStore(database()), self)
+        self.chat = ChatPage(ChatSession(engine, store, self.archive, self), self.archive)
         self.models = ModelsPage(models, downloads, store)
+        self._residency = ResidencyFollower(engine, self.dashboard.residency, self)
         self.logs = LogsPage()
         self.settings = SettingsPage(store)
         self._pages = QStackedWidget()
@@ -80,7 +85,7 @@ class MainWindow(QMainWindow):
         self.notice.add_button("Dismiss").clicked.connect(self.notice.hide)
         self.notice.show_problem(" ".join(store.lost))
         notice = row(0)
-        notice.setContentsMargins(24, 0, 24, 8)
+        notice.setContentsMargins(24, 0, 24, 0)
         notice.addWidget(self.notice)
         right = column(0)
         right.addWidget(self.header)
@@ -93,8 +98,9 @@ class MainWindow(QMainWindow):
         middle.setObjectName("page")
         middle.setLayout(whole)
         self.setCentralWidget(middle)
-        self.header.add_action(self.chat.new_button)
+        self.header.add_action(self.chat.title_actions)
         self.header.add_action(self.models.add_button)
+        self.header.add_action(self.dashboard.export)
         self._connect()
         self.open_page(DASHBOARD)
         self.dashboard.setFocus()
@@ -106,8 +112,9 @@ class MainWindow(QMainWindow):
         self.rail.choose(index)
         self._pages.setCurrentIndex(index)
         self.header.title.setText(PAGES[index][1])
-        self.chat.new_button.setVisible(index == CHAT)
+        self.chat.title_actions.setVisible(index == CHAT)
         self.models.add_button.setVisible(index == MODELS)
+        self.dashboard.export.setVisible(index == DASHBOARD)
 
     def raise_up(self) -> None:
         """Bring the window before the person, from wherever it is."""
@@ -120,6 +127,7 @@ class MainWindow(QMainWindow):
     def end(self) -> None:
         """Close for good: the app quits."""
         self._quitting = True
+        self.chat.close_chats()
         self._save_place()
         self.close()
 
@@ -174,6 +182,7 @@ class MainWindow(QMainWindow):
         self.dashboard.dismissed.connect(engine.dismiss)
         self.dashboard.log_asked.connect(lambda: self.open_page(LOGS))
         self.dashboard.settings_asked.connect(lambda: self.open_page(SETTINGS))
+        self.dashboard.on_screen.connect(self._watch_residency)
         self.settings.apply_asked.connect(self._apply_settings)
         self.chat.model_asked.connect(self.add_model)
         self.models.add_asked.connect(self.add_model)
@@ -269,6 +278,7 @@ class MainWindow(QMainWindow):
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         self._engine.set_watched(not self.isMinimized())
+        self._watch_residency()
 
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
@@ -278,6 +288,10 @@ class MainWindow(QMainWindow):
         super().changeEvent(event)
         if event.type() == QEvent.Type.WindowStateChange:
             self._engine.set_watched(self.isVisible() and not self.isMinimized())
+            self._watch_residency()
+
+    def _watch_residency(self) -> None:
+        self._residency.set_watched(self.dashboard.isVisible() and not self.isMinimized())
 
     def _restore_place(self) -> None:
         saved = self._store.now.window_geometry

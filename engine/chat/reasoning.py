@@ -98,6 +98,14 @@ class ReasoningControls:
         return {**(self.on or {}), **self._amount(wish)}
 
     @property
+    def words(self) -> list[str]:
+        """Efforts that make a difference, from the least on; [] where none does. Of a template
+        that only has a switch, `none` and `high`."""
+        levels = list(self.efforts) or (["high"] if self.on is not None else [])
+        switched = self.off is not None and "none" not in levels
+        return ["none", *levels] if switched else levels
+
+    @property
     def always(self) -> bool:
         """Whether there is more and less reasoning, but not none."""
         return bool(self.efforts) and self.off is None

@@ -147,6 +147,11 @@ class TextModel:
         )
 
     @property
+    def efforts(self) -> list[str]:
+        """As `ReasoningControls.words`."""
+        return self._reasoning.words
+
+    @property
     def _reasoning(self) -> ReasoningControls:
         return ReasoningControls() if self.template is None else self.template.reasoning_controls
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import engine
-from engine.cli import bench, chat, keys, serve
+from engine.cli import bench, chat, keys, serve, verify
 from engine.errors import HeadraceError, PortInUse
 
-VERBS = {"serve": serve, "chat": chat, "bench": bench, "keys": keys}
+VERBS = {"serve": serve, "chat": chat, "bench": bench, "verify": verify, "keys": keys}
 """The module of each verb: its SUMMARY, DESCRIPTION, add_options and run."""
 _TIME = "%H:%M:%S"
 EXIT_ERROR, EXIT_USAGE, EXIT_PORT, EXIT_INTERRUPTED = 1, 2, 3, 130

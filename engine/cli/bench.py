@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.cli.engine_options import add_model_options, engine_arguments
+from engine.cli.record import add_json_option, check_writable
 from engine.cli.values import given, whole
-from engine.errors import InvalidRequest
 from engine.memory import machine_profile
 from engine.memory.machine_profile import Measured
 from engine.native.library import FORMATS
@@ -39,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     ) -> None:
         own = measurements.add_parser(name, help=summary, description=f"{summary.capitalize()}.")
         options(own)
-        own.add_argument("--json", type=_file, metavar="FILE", help="write the record to this file")
+        add_json_option(own)
         own.set_defaults(measure=measure)
 
     add("decode", "tokens a second, beside transformers on the same weights", _decode, _run_decode)
@@ -59,7 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Raises InvalidRequest where the record cannot be written, before anything is measured."""
     if options.json is not None:
-        _check_writable(options.json)
+        check_writable(options.json)
     from engine.runtime.openmp import wait_without_spinning
 
     wait_without_spinning()
@@ -85,24 +84,6 @@ def _remember(result: Result, options: argparse.Namespace) -> None:
         hardware = machine_profile.host_hardware(machine.host, machine.ram_bytes)
         host = Measured(gb_per_s=machine.stream, when=result.when, hardware=hardware)
         machine_profile.remember(host=host)
-
-
-def _file(text: str) -> Path:
-    return Path(given(text))
-
-
-def _check_writable(path: Path) -> None:
-    """Opens the file as writing it will; one that was not there is not left behind."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        made = not path.exists()
-        path.open("ab").close()
-        if made:
-            path.unlink()
-    except OSError as error:
-        raise InvalidRequest(
-            f"--json {path} cannot be written: {error.strerror}.", param="json"
-        ) from error
 
 
 def _decode(parser: argparse.ArgumentParser) -> None:

@@ -68,6 +68,8 @@ class _Pool:
     slots: SlotPool
     residency: Residency
     rows: dict[int, int]
+    experts: int
+    """Of the layer that has most."""
     blobs: int
     """Experts of its layers."""
     banks: Banks | None
@@ -116,6 +118,8 @@ class ExpertRuntime:
         self._host_experts = self._host_bytes = 0
         self._pace = LinkPace(link_bytes_per_s, device.torch) if link_bytes_per_s else None
         self._in_step = False
+        self.streamed_steps = 0
+        """Steps so far in which a pool's experts were streamed."""
         self.on_routing: Callable[[int, list[list[int]]], None] | None = None
         """For traces: told the layer of every call and its ids, a row a token."""
         self._experts = max((plan.experts for plan in store.plans), default=0)
@@ -135,6 +139,7 @@ class ExpertRuntime:
                 pool_slots,
                 residency,
                 {layer: row for row, layer in enumerate(layers)},
+                max(plan.experts for plan in group),
                 need.blobs,
                 self._banks(layers),
                 PoolStream(store, pool_slots, residency, layers, self._copies),
@@ -228,10 +233,18 @@ class ExpertRuntime:
         """Whether a call of so many routes reads nothing back from the device."""
         if self.on_routing is not None or not self.device.has_slots:
             return False
-        pool = self._pool_of[layer]
+        return self._has_room(self._pool_of[layer], min(routes, self.store.plan(layer).experts))
+
+    def step_never_waits(self, routes: int) -> bool:
+        """Whether that is so of every layer of a step that has so many routes in each."""
+        if self.on_routing is not None or not self.device.has_slots:
+            return False
+        return all(self._has_room(pool, min(routes, pool.experts)) for pool in self._pools)
+
+    def _has_room(self, pool: _Pool, experts: int) -> bool:
+        """Whether the pool finds slots for so many experts of a layer without the host."""
         readable = pool.banks is not None or (pool.complete and self.device.kind == "cuda")
-        most = min(routes, self.store.plan(layer).experts)
-        return readable and most <= pool.slots.slots - pool.residency.locked
+        return readable and experts <= pool.slots.slots - pool.residency.locked
 
     def _at_once(
         self, plan: LayerPlan, x: Tensor, ids: Tensor, weights: Tensor | None, singles: int
@@ -292,9 +305,13 @@ class ExpertRuntime:
         them; 0 routes, as in a captured graph, wait for nothing. `seeds`: a prompt ends with this
         step, see `seed`. `end_step` follows in any case, also where this raises."""
         self._in_step = True
+        streamed = False
         for pool in self._pools:
-            if not (self._is_streamed(pool, routes, mode) and self._stream(pool, mode, seeds)):
+            if self._is_streamed(pool, routes, mode) and self._stream(pool, mode, seeds):
+                streamed = True
+            else:
                 pool.residency.begin_step()
+        self.streamed_steps += streamed
 
     def _is_streamed(self, pool: _Pool, routes: int, mode: StreamMode) -> bool:
         readable = pool.banks is not None or self.device.in_host_memory

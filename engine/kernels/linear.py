@@ -64,7 +64,7 @@ def mlp(x: Tensor, gate_up_down: Projections, singles: int = 0) -> Tensor:
     return linear(swiglu(linear(x, *gate, singles), linear(x, *up, singles)), *down, singles)
 
 
-@operation("embedding")
+@operation("embedding", cuda="engine.kernels.gpu.embedding")
 def embedding(tokens: Tensor, weight: StoredWeight, dtype: torch.dtype) -> Tensor:
     """Rows `tokens` (int64 [N]) of weight [vocab, hidden]: [N, hidden] in `dtype`."""
     parts = weight.parts

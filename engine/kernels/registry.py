@@ -8,7 +8,8 @@ that are imported at their first call, since Triton is not everywhere and takes 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -19,6 +20,9 @@ R = TypeVar("R")
 
 
 class Operation(Generic[P, R]):
+    references_only = False
+    """No kernel answers: see `references_only`."""
+
     def __init__(self, name: str, reference: Callable[P, R], cuda: str | None = None) -> None:
         """`cuda` is the module whose function `name` answers for tensors on a GPU."""
         self.name = name
@@ -40,6 +44,8 @@ class Operation(Generic[P, R]):
 
     def kernel(self, device_type: str) -> Callable[P, R]:
         """What answers on `device_type`: its kernel, or the reference where none is registered."""
+        if Operation.references_only:
+            return self.reference
         if device_type == "cuda" and self._cuda and device_type not in self._kernels:
             self._kernels[device_type] = getattr(import_module(self._cuda), self.name)
         return self._kernels.get(device_type, self.reference)
@@ -49,6 +55,16 @@ class Operation(Generic[P, R]):
         if not isinstance(first, torch.Tensor):
             raise TypeError(f"{self.name} takes a tensor first, not {type(first).__name__}")
         return self.kernel(first.device.type)(*args, **kwargs)
+
+
+@contextmanager
+def references_only() -> Iterator[None]:
+    """Meanwhile every operation of this process is answered by its torch reference."""
+    before, Operation.references_only = Operation.references_only, True
+    try:
+        yield
+    finally:
+        Operation.references_only = before
 
 
 _OPERATIONS: dict[str, Operation[..., Any]] = {}

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from engine.kernels.places import rotations
 from engine.models.spec import RopeSpec
 
 
@@ -52,9 +53,8 @@ class Rotary:
 
     def __init__(self, rope: RopeSpec, device: torch.device) -> None:
         self.factor = rope.attention_factor
-        self._inverse = inverse_frequencies(rope).to(device)
+        self.inverse = inverse_frequencies(rope).to(device)
 
     def __call__(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """float32 [N, dim / 2] each, of int64 positions [N]."""
-        angles = positions.to(torch.float32).unsqueeze(1) * self._inverse
-        return angles.cos() * self.factor, angles.sin() * self.factor
+        return rotations(positions, self.inverse, self.factor)

@@ -13,6 +13,7 @@ from engine.context.states import StatePool
 from engine.kernels.attention import attention_tables
 from engine.kernels.attention_tables import AttentionTables
 from engine.kernels.chunk_table import ChunkRun, ChunkTable, even_lengths
+from engine.kernels.places import decode_places
 from engine.layers.rotary import Rotary
 
 
@@ -83,9 +84,8 @@ class Step:
     def decode(rows: DecodeRows, kv: KvPages, states: StatePool | None, rotary: Rotary) -> Step:
         """Of rows that are read on the device alone, for a GPU. Every sequence has context."""
         positions, singles = rows.positions, len(rows.tokens)
-        within = (positions // kv.page_tokens).unsqueeze(1)
-        pages = rows.pages.gather(1, within).squeeze(1).to(torch.int64)
-        cos, sin = rotary(positions)
+        size, turns = kv.page_tokens, (rotary.inverse, rotary.factor)
+        places = decode_places(positions, rows.lengths, rows.pages, size, *turns)
         nothing = torch.empty(0, 4, dtype=torch.int32, device=positions.device)
         return Step(
             tokens=rows.tokens,
@@ -93,19 +93,19 @@ class Step:
             sequences=(),
             logit_rows=slice(None),
             kv=kv,
-            slots=KvSlots(pages, positions % kv.page_tokens),
+            slots=KvSlots(places.pages, places.offsets),
             attention=AttentionTables(
                 pages=rows.pages,
                 rows=slice(0, singles),
-                lengths=rows.lengths.to(torch.int32),
+                lengths=places.lengths,
                 chunks=nothing,
                 tiles=nothing[:, :2],
             ),
             states=None
             if states is None
             else StepStates(states, rows.states, ChunkTable.none(positions.device)),
-            cos=cos,
-            sin=sin,
+            cos=places.cos,
+            sin=places.sin,
         )
 
 

@@ -43,12 +43,12 @@ class Model:
         Keys and values of all rows are in `kv` afterwards, and `states` stand after each
         sequence's last row. A sequence with context 0 starts from an empty state.
         """
-        return self._run(Step.begin(batch, kv, states, self._rotary))
+        return self._run(Step.begin(batch, kv, states, self._rotary)).to(torch.float32)
 
     @torch.no_grad()
     def decode(self, rows: DecodeRows, kv: KvPages, states: StatePool | None) -> Tensor:
-        """Logits float32 [S, vocab] of one token of each of S sequences, on a GPU. The host waits
-        for nothing, where the experts let it, and a captured graph can hold it."""
+        """Logits [S, vocab] of one token of each of S sequences, on a GPU, in the compute dtype.
+        The host waits for nothing, where the experts let it, and a captured graph can hold it."""
         return self._run(Step.decode(rows, kv, states, self._rotary))
 
     def _run(self, step: Step) -> Tensor:
@@ -64,4 +64,4 @@ class Model:
             added = added[rows]
         last = self._norm(x) if added is None else self._norm.after_adding(x, added)[1]
         # One row of a sequence, be it a prompt's: as single tokens are, whatever the step.
-        return self._head(last, len(last)).to(torch.float32)
+        return self._head(last, len(last))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from engine.errors import InvalidRequest
 from engine.formats.checkpoint import Checkpoint
 from engine.formats.expert_tensors import ExpertTensors
 from engine.layers.linear import Linear
@@ -20,8 +22,17 @@ from engine.models.families import describe, family_of
 from engine.models.loader import DenseLoader, require_dtype
 from engine.models.model import Model
 from engine.models.spec import ModelSpec
+from engine.models.views import without_layers_from
 
-__all__ = ["build_model", "check_model", "describe", "expert_tensors", "family_of", "hub_view"]
+__all__ = [
+    "build_model",
+    "check_model",
+    "describe",
+    "expert_tensors",
+    "family_of",
+    "first_layers",
+    "hub_view",
+]
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +44,19 @@ def hub_view(checkpoint: Checkpoint) -> Checkpoint:
     if checkpoint.hub_view is None:
         checkpoint.hub_view = family_of(checkpoint).view(checkpoint)
     return checkpoint.hub_view
+
+
+def first_layers(checkpoint: Checkpoint, spec: ModelSpec, count: int) -> ModelSpec:
+    """The model cut behind its first `count` layers, for checks and measurements: from now on
+    nobody sees the tensors of the others. Raises InvalidRequest if there are fewer layers."""
+    layers = len(spec.layers)
+    if not 1 <= count <= layers:
+        raise InvalidRequest(
+            f"The first {count} layers are asked for; the model has {layers}.", param="layers"
+        )
+    checkpoint.hub_view = without_layers_from(hub_view(checkpoint), count)
+    note = f"only the first {count} of {layers} layers are loaded"
+    return replace(spec, layers=spec.layers[:count], notes=(*spec.notes, note))
 
 
 def check_model(checkpoint: Checkpoint, spec: ModelSpec) -> None:

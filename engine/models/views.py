@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from engine.formats.tensor_info import TensorInfo
 from engine.models.llama_gguf import hub_config, hub_name
 
 _TEXT_TOWER = "model.language_model."
+_LAYER = re.compile(r"model\.layers\.(\d+)\.")
 
 
 class View(Checkpoint):
@@ -59,6 +61,16 @@ def text_tower(inner: Checkpoint, skipped: tuple[str, ...]) -> View:
             plain = name.removeprefix(_TEXT_TOWER)
             stored[name if plain == name else f"model.{plain}"] = name
     return View(inner, stored)
+
+
+def without_layers_from(inner: Checkpoint, count: int) -> View:
+    """Of a checkpoint under the hub's plain names: layers `count` and later are not seen."""
+
+    def seen(name: str) -> bool:
+        layer = _LAYER.match(name)
+        return layer is None or int(layer[1]) < count
+
+    return View(inner, {name: name for name in inner.names() if seen(name)})
 
 
 class LlamaGguf(View):

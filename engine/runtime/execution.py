@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import torch
 
 from engine.errors import HeadraceError, StepFailed
-from engine.kernels.sampling import UNSETTLED
+from engine.kernels.sampling import NOT_FINITE, UNSETTLED, all_finite
 from engine.messages import TokenLogprob
 from engine.runtime import faults
 from engine.runtime.debug import DebugFaults
-from engine.runtime.decode_graphs import NOT_FINITE, DecodeGraphs
+from engine.runtime.decode_graphs import DecodeGraphs
 from engine.runtime.grammar import TokenGrammar
 from engine.runtime.masks import MaskMaker, TokenMask
 from engine.runtime.parts import Parts
@@ -69,17 +69,33 @@ class Outcome:
 
 
 class StepRunner:
-    def __init__(self, parts: Parts, debug: DebugFaults) -> None:
+    def __init__(self, parts: Parts, debug: DebugFaults, *, captures: bool = True) -> None:
+        """Without `captures` no step is a captured graph, on a GPU too: for comparisons."""
         self._parts = parts
         self._debug = debug
         self._batches = BatchBuilder(parts.device.torch)
         self._masks = MaskMaker(parts.limits.vocab_size)
-        self._graphs = DecodeGraphs(parts) if parts.device.kind == "cuda" else None
+        self._graphs = DecodeGraphs(parts) if captures and parts.device.kind == "cuda" else None
 
     @property
     def graph_bytes(self) -> int:
         """What captured steps hold of torch's memory."""
         return self._graphs.nbytes if self._graphs is not None else 0
+
+    @property
+    def replays(self) -> int:
+        """Steps so far that were captured graphs."""
+        return self._graphs.replays.total() if self._graphs is not None else 0
+
+    @torch.inference_mode()
+    def logits(self, plan: Plan, requests: Mapping[int, Request]) -> torch.Tensor:
+        """Compute a plan as `run` does, and sample nothing: float32 [S, vocab], the logits of the
+        pieces that sample in their order, valid until the next step."""
+        try:
+            return self._forward(plan, requests)[0]
+        finally:
+            if self._parts.experts is not None:
+                self._parts.experts.seed()
 
     @torch.inference_mode()
     def run(self, plan: Plan, requests: Mapping[int, Request]) -> list[Outcome]:
@@ -133,9 +149,8 @@ class StepRunner:
             # A fault of this step's kernels must surface in this step, and its time be its own.
             torch.cuda.synchronize(self._parts.device.torch)
         del held
-        # A NaN wins both searches, and no tensor as large as the logits is made for them.
-        sound = logits.amax(dim=-1).isfinite() & logits.amin(dim=-1).isfinite()
-        return logits, [UNSETTLED if finite else NOT_FINITE for finite in sound.tolist()]
+        sound = all_finite(logits).tolist()
+        return logits, [UNSETTLED if finite else NOT_FINITE for finite in sound]
 
     def _by_layers(self, plan: Plan) -> torch.Tensor:
         parts = self._parts
@@ -162,6 +177,7 @@ class StepRunner:
             return
         members = [requests[outcomes[row].request] for row in rows]
         chosen = logits if len(rows) == logits.shape[0] else logits[rows]
+        chosen = chosen.to(torch.float32)
         mask = None
         if masks is not None and any(member.allowed for member in members):
             mask = masks[rows]
@@ -192,7 +208,7 @@ class StepRunner:
         """Fill in tokens that the device has sampled, and the logprobs asked for."""
         wanted = [members[row].logprobs for row in rows]
         if any(count >= 0 for count in wanted):
-            told = logprobs(logits[rows], tokens, wanted)
+            told = logprobs(logits[rows].to(torch.float32), tokens, wanted)
         else:
             told = [(None, [])] * len(rows)
         _fill_in(outcomes, rows, tokens, told)

@@ -26,7 +26,14 @@ from engine.memory.solver import solve
 from engine.messages import Progress, Ready
 from engine.models.loader import FLOAT32_WEIGHTS, keeps_blocks
 from engine.models.model import Model
-from engine.models.registry import build_model, check_model, describe, expert_tensors, family_of
+from engine.models.registry import (
+    build_model,
+    check_model,
+    describe,
+    expert_tensors,
+    first_layers,
+    hub_view,
+)
 from engine.models.spec import ModelSpec
 from engine.options import DtypeName, EngineOptions
 from engine.paths import demo_model
@@ -45,9 +52,7 @@ def load(options: EngineOptions, on_progress: Report | None = None) -> Parts:
     report(Progress(phase="starting"))
     check_options(options)
     apply_threads(options.threads)
-    checkpoint = open_checkpoint(model_path(options.model))
-    spec = describe(checkpoint)
-    check_model(checkpoint, spec)
+    checkpoint, spec = open_model(options)
     device = resolve_device(options.device)
     check_emulation(options, device)
     memory = DeviceMemory(device, options.emulate_vram_bytes)
@@ -83,6 +88,16 @@ def load(options: EngineOptions, on_progress: Report | None = None) -> Parts:
     seconds = time.monotonic() - begin
     parts.ready = _ready(spec, device, dtype, parts.limits, parts.budget, seconds)
     return parts
+
+
+def open_model(options: EngineOptions) -> tuple[Checkpoint, ModelSpec]:
+    """The model's checked files, and what it is. Raises the typed errors of both."""
+    checkpoint = open_checkpoint(model_path(options.model))
+    spec = describe(checkpoint)
+    if options.layers:
+        spec = first_layers(checkpoint, spec, options.layers)
+    check_model(checkpoint, spec)
+    return checkpoint, spec
 
 
 def _parts(
@@ -202,6 +217,7 @@ def check_options(options: EngineOptions) -> None:
         "kv_reserve_tokens": 1,
         "prefill_chunk_tokens": 1,
         "threads": 0,
+        "layers": 0,
         "emulate_ram_bytes": 0,
         "emulate_vram_bytes": 0,
         "emulate_link_bytes_per_s": 0,
@@ -285,7 +301,7 @@ def _dense_bytes(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.devic
     """Everything but routed experts as it will be held: plain weights in the compute dtype (at
     most float32 for vectors), routers and convolutions in float32, quantised ones as stored, but
     GGUF's blocks as plain weights where nothing multiplies with them."""
-    view = family_of(checkpoint).view(checkpoint)
+    view = hub_view(checkpoint)
     total = 0
     for name in view.names():
         if ".mlp.experts." in name:

@@ -27,7 +27,8 @@ class Forward(Protocol):
         ...
 
     def decode(self, rows: DecodeRows, kv: KvPages, states: StatePool | None) -> torch.Tensor:
-        """float32 [S, vocab]: the logits of one token of each of S sequences, on a GPU."""
+        """[S, vocab]: the logits of one token of each of S sequences, on a GPU, in the compute
+        dtype."""
         ...
 
 

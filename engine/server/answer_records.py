@@ -308,6 +308,8 @@ class Model(_Exactly, kw_only=True):
     type: Literal["model"]
     display_name: str
     created_at: str
+    reasoning_efforts: list[str]
+    """Extension: what of `reasoning_effort` makes a difference to this model."""
     context_length: int | None
 
 

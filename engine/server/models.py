@@ -62,5 +62,6 @@ class Models:
             "type": "model",
             "display_name": self._service.name,
             "created_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(created)),
+            "reasoning_efforts": self._service.efforts,
             "context_length": ready.context_tokens if ready is not None else None,
         }

@@ -76,6 +76,11 @@ class Service:
             )
 
     @property
+    def efforts(self) -> list[str]:
+        """How much the model can be told to reason; [] while that is not known."""
+        return self._text.efforts if self._text is not None else []
+
+    @property
     def text_ready(self) -> bool:
         return self._text is not None
 

@@ -15,8 +15,14 @@ import pytest
 
 from app.core import close_policy, launch, log_file, memory_view, server_record, startup, units
 from app.core.close_policy import CloseStep
-from app.core.completion import error_message, parse_event, request_body
-from app.core.conversation import Conversation, MessageState
+from app.core.completion import (
+    CallPiece,
+    error_message,
+    parse_efforts,
+    parse_event,
+    request_body,
+)
+from app.core.conversation import ChatSettings, Conversation, MessageState
 from app.core.health import Health, describe_progress, parse
 from app.core.history import History
 from app.core.server_record import ServerRecord
@@ -176,6 +182,18 @@ def test_completion_events() -> None:
     for broken in ("{", "[]"):
         with pytest.raises(ValueError, match="broken"):
             parse_event(broken)
+    calls = parse_event(
+        '{"choices":[{"delta":{"tool_calls":[{"index":1,"function":{"name":"f","arguments":"{"}}]}}]}'
+    ).calls
+    assert calls == (CallPiece(1, "f", "{"),)
+    with pytest.raises(ValueError, match="wrong index"):
+        parse_event('{"choices":[{"delta":{"tool_calls":[{"index":-1}]}}]}')
+    assert parse_efforts(b'{"data":[{"id":"m","reasoning_efforts":["low"]}]}') == ("low",)
+    assert parse_efforts(b'{"data":[{"id":"m"}]}') == parse_efforts(b"<html>") == ()
+    asked = ChatSettings(temperature=0.0, effort="low", system="not here")
+    sent = msgspec.json.decode(request_body("demo", [], asked, go_on=True))
+    assert (sent["temperature"], sent["reasoning_effort"]) == (0.0, "low")
+    assert sent["continue_final_message"] and "top_p" not in sent and "max_tokens" not in sent
     body = msgspec.json.decode(request_body("demo", [{"role": "user", "content": "x"}]))
     assert body["stream"] and body["model"] == "demo"
     assert error_message(b"<html>", "fallback") == "fallback"

@@ -19,7 +19,7 @@ from pytestqt.qtbot import QtBot
 
 from app.core import server_record, settings
 from app.core.completion import request_body
-from app.core.conversation import MessageState
+from app.core.conversation import ChatSettings, MessageState
 from app.core.settings import Settings
 from app.core.supervisor import Phase
 from app.ui import chat_session, window
@@ -90,6 +90,7 @@ def test_it_streams_and_each_killed_part_comes_back(
     headrace = start()
     check_chat(headrace, qtbot, others)
     check_dashboard(headrace, qtbot)
+    check_continuing(headrace, qtbot)
     kill_runtime(headrace, qtbot)
     kill_server(headrace, qtbot)
     check_chat(headrace, qtbot, others)
@@ -97,6 +98,27 @@ def test_it_streams_and_each_killed_part_comes_back(
     close_app(headrace, qtbot)
     wait_until(lambda: all_gone(last))
     assert not server_record.running_servers()
+
+
+def check_continuing(headrace: Headrace, qtbot: QtBot) -> None:
+    """An answer that was cut goes on in the same message; another one stands beside it."""
+    page = headrace.window.chat
+    page.session.new_chat()
+    page.session.use_settings(ChatSettings(max_tokens=6, temperature=0.0))
+    view = ask(headrace, qtbot, "Count.")
+    qtbot.waitUntil(lambda: not page.session.busy, timeout=PATIENCE_MS)
+    begun = view.message.text
+    assert (
+        view.message.cut and view.on.isVisible() and "Cut at the length limit" in view.message.note
+    )
+    view.on.click()
+    qtbot.waitUntil(lambda: not page.session.busy, timeout=PATIENCE_MS)
+    assert not view.message.error
+    assert view.message.text.startswith(begun) and len(view.message.text) > len(begun)
+    view.again.click()
+    qtbot.waitUntil(lambda: not page.session.busy, timeout=PATIENCE_MS)
+    again = page.session.conversation.messages[-1]
+    assert again.text == begun and len(page.session.conversation.versions(again)) == 2
 
 
 def check_chat(headrace: Headrace, qtbot: QtBot, others: set[threading.Thread]) -> None:
@@ -117,7 +139,8 @@ def check_chat(headrace: Headrace, qtbot: QtBot, others: set[threading.Thread]) 
     assert lengths == sorted(lengths)
     assert "tokens" in message.note
     main = {threading.main_thread()}
-    assert threads - (others - main) == main  # all runs on Qt's event loop
+    # All runs on Qt's event loop, but for the thread that writes conversations to disk.
+    assert {one.name for one in threads - (others - main)} == {"MainThread", "headrace-serial"}
 
 
 def check_dashboard(headrace: Headrace, qtbot: QtBot) -> None:
@@ -126,7 +149,12 @@ def check_dashboard(headrace: Headrace, qtbot: QtBot) -> None:
     assert stats.expert_slots == 4 and stats.expert_hits + stats.expert_misses > 0
     dashboard = headrace.window.dashboard
     assert dashboard.channel.slots.accessibleDescription().endswith("/ 4")
-    assert "Expert slots" in dashboard.vram.bar.accessibleDescription()
+    assert "Expert slots" in dashboard.memory.vram.bar.accessibleDescription()
+    headrace.window.open_page(window.DASHBOARD)
+    words = dashboard.residency.map.accessibleDescription
+    qtbot.waitUntil(
+        lambda: words().startswith(f"{stats.expert_slots_used} of "), timeout=PATIENCE_MS
+    )
 
 
 def kill_runtime(headrace: Headrace, qtbot: QtBot) -> None:

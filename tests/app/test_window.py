@@ -201,7 +201,7 @@ def test_the_dashboard_speaks_of_what_is_so(open_app: Opener) -> None:
     ):
         dashboard.show_view(EngineView(phase=phase), 0)
         dashboard.show_stats(Stats(state="stopped"))
-        assert (dashboard.vram.note, dashboard.ram.note) == (words, words)
+        assert (dashboard.memory.vram.note, dashboard.memory.ram.note) == (words, words)
 
 
 def test_a_reason_of_the_settings_leads_there(open_app: Opener) -> None:

@@ -39,6 +39,20 @@ def prompt(source: str, wish: Wish) -> str:
 
 
 @pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (PLAIN, []),
+        (SWITCH, ["none", "high"]),
+        (TOLD, ["low", "medium", "high"]),
+        (STRICT, ["low", "max"]),
+        (BUDGET, ["none", "minimal", "low", "medium", "high"]),
+    ],
+)
+def test_words_that_make_a_difference(source: str, words: list[str]) -> None:
+    assert controls(source).words == words
+
+
+@pytest.mark.parametrize(
     ("source", "wish", "variables"),
     [
         (PLAIN, Wish(effort="high"), {}),

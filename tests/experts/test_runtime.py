@@ -168,6 +168,21 @@ def test_a_shrink_of_filled_slots_keeps_what_was_used() -> None:
     assert runtime.counters().hits == 10
 
 
+def test_a_step_waits_where_one_of_its_layers_does() -> None:
+    experts = random_experts(["nvfp4"] * 2, experts=EXPERTS, hidden=HIDDEN, inner=INNER)
+    runtime = make(experts, "sim", 0.4)
+    # As if a GPU read the store by itself.
+    for pool in runtime._pools:
+        pool.banks = runtime.store.banks(list(pool.rows), torch.device("cpu"))
+    most = runtime.slots[0]
+    for routes in (1, most, most + 1, 10 * EXPERTS):
+        each = [runtime.never_waits(layer, routes) for layer in range(2)]
+        assert runtime.step_never_waits(routes) == all(each) == (min(routes, EXPERTS) <= most)
+    runtime.on_routing = lambda layer, ids: None
+    assert not runtime.step_never_waits(1)
+    assert not make(experts, "cpu").step_never_waits(1)
+
+
 def test_a_trace_hears_every_call() -> None:
     experts = random_experts(["nvfp4"] * 2, experts=EXPERTS, hidden=HIDDEN, inner=INNER)
     for runtime in (make(experts, "cpu"), make(experts, "sim", 0.2)):

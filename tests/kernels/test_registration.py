@@ -8,7 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from engine.kernels.gpu import attention, delta_layer, experts, linear, pointwise, rotary, router
+from engine.kernels.gpu import (
+    attention,
+    delta_layer,
+    embedding,
+    experts,
+    linear,
+    places,
+    pointwise,
+    rotary,
+    router,
+)
 from engine.kernels.registry import lookup
 
 KERNELS = {
@@ -23,6 +33,9 @@ KERNELS = {
     "paged_attention": attention.paged_attention,
     "rotate_and_store": rotary.rotate_and_store,
     "norm_rotate_and_store": rotary.norm_rotate_and_store,
+    "rotations": places.rotations,
+    "decode_places": places.decode_places,
+    "embedding": embedding.embedding,
     "rms_norm": pointwise.rms_norm,
     "add_rms_norm": pointwise.add_rms_norm,
     "gated_rms_norm": pointwise.gated_rms_norm,

@@ -9,7 +9,8 @@ import torch
 
 from engine.kernels.gpu import sampling
 from engine.kernels.gpu.sampling import sample_rows
-from engine.kernels.sampling import UNSETTLED
+from engine.kernels.sampling import NOT_FINITE, UNSETTLED
+from engine.kernels.sampling import sample_rows as operation
 from engine.messages import Sampling
 from engine.runtime.sampler import sample
 from engine.runtime.sampling_row import SamplingRow
@@ -166,3 +167,22 @@ def test_a_row_s_token_does_not_depend_on_its_neighbours(device: torch.device) -
 def test_parameters_of_another_shape_are_refused(device: torch.device) -> None:
     with pytest.raises(ValueError, match="parameters"):
         sample_rows(torch.zeros(2, 10), torch.zeros(2, 4, dtype=torch.float64))
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # the interpreter's NumPy
+@pytest.mark.parametrize("odd", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize(
+    "parameters", [{"top_k": 5}, {"top_p": 1.0}, {"temperature": 0.0}], ids=str
+)
+def test_a_row_that_is_not_finite_is_told_where_that_is_asked(
+    odd: float, parameters: dict[str, float], device: torch.device
+) -> None:
+    rows = made(draws(3, **{"top_p": 1.0, "top_k": 0} | parameters), device)
+    rows.logits[1, 140] = odd
+    out = torch.zeros(3, dtype=torch.int64, device=device)
+    got = sample_rows(rows.logits, rows.parameters, finite=True, out=out)
+    assert got is out
+    wanted = sample(rows.logits[::2], rows.rows[::2])
+    assert out.tolist() == [wanted[0], NOT_FINITE, wanted[1]]
+    reference = operation.reference(rows.logits, rows.parameters, finite=True)
+    assert reference.tolist() == [UNSETTLED, NOT_FINITE, UNSETTLED]

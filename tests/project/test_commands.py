@@ -87,7 +87,10 @@ def test_a_blank_value_is_refused_as_a_mistake_of_usage(
         (["serve", "--model", "demo", "--port", "no"], "(see headrace serve --help)"),
         (["chat"], "(see headrace chat --help)"),
         (["--hiden"], "(see headrace --help)"),
-        (["nonsense"], "serve, chat, bench, keys, agents, download, fit (see headrace --help)"),
+        (
+            ["nonsense"],
+            "serve, chat, bench, verify, keys, agents, download, fit (see headrace --help)",
+        ),
         (["serve", "--model", "demo", "--allow-host", "a b"], "(see headrace serve --help)"),
     ],
 )
@@ -169,7 +172,7 @@ def test_the_app_s_command_and_the_engine_s_say_the_same_of_each_verb() -> None:
         assert dict(told) == expected
 
 
-@pytest.mark.parametrize("verb", ["serve", "chat", "agents", "bench", "download", "fit"])
+@pytest.mark.parametrize("verb", ["serve", "chat", "agents", "bench", "verify", "download", "fit"])
 def test_every_verb_has_a_page_of_help(verb: str) -> None:
     command = [sys.executable, "-m", "app.cli", verb, "--help"]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -16,7 +16,7 @@ import msgspec
 from app.core.governor import arbiter
 from app.core.governor.arbiter import Memory, State
 from app.core.governor.budget import BudgetAnswer, BudgetClient, BudgetRequest, Outcome
-from app.core.governor.evidence import Engine, Evidence, Missing
+from app.core.governor.evidence import Engine, Evidence, Missing, Program
 from app.core.governor.policy import Mode, Policy
 from app.core.governor.view import Dealings, GovernorView, cause, describe
 from app.core.units import size
@@ -88,6 +88,8 @@ class GovernorLoop:
         self._missing: tuple[Missing, ...] = ()
         self._exchange = _Exchange()
         self.memory = Memory()
+        self.programs: tuple[Program, ...] = ()
+        """What may want the GPU, as it was seen last; none while the engine holds no VRAM."""
 
     @property
     def mode(self) -> Mode:
@@ -179,6 +181,7 @@ class GovernorLoop:
         if self._disturbed:
             seen = msgspec.structs.replace(seen, settled=False)
         self._tell_missing(evidence.missing)
+        self.programs = evidence.programs
         self._decide(msgspec.structs.replace(evidence, engine=seen))
 
     def _decide(self, evidence: Evidence) -> None:
@@ -198,6 +201,7 @@ class GovernorLoop:
         self._missing = missing
 
     def _rest(self, now: float) -> None:
+        self.programs = ()
         if self.memory.state is not State.IDLE:
             self._decide(Evidence(at=now))
         self._exchange = _Exchange()

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from PySide6.QtCore import Qt, Signal
-from PySide6.QtWidgets import QFrame, QGridLayout, QProgressBar, QScrollArea, QVBoxLayout, QWidget
+from PySide6.QtGui import QHideEvent, QShowEvent
+from PySide6.QtWidgets import QFrame, QProgressBar, QScrollArea, QVBoxLayout, QWidget
 
-from app.core import health, memory_view, units
+from app.core import health, units
 from app.core.advice import names_settings
-from app.core.history import History
 from app.core.settings import Settings
+from app.core.stats_history import StatsHistory
 from app.core.supervisor import RUNNING, EngineView, Phase
-from app.ui import theme
 from app.ui.widgets.banner import Banner
-from app.ui.widgets.basics import Card, button, column, label, restyle, row, split_unit
+from app.ui.widgets.basics import Card, button, column, label, restyle, row
 from app.ui.widgets.channel_card import ChannelCard
-from app.ui.widgets.figure import Figure
-from app.ui.widgets.memory_panel import MemoryPanel
-from app.ui.widgets.sparkline import Sparkline
+from app.ui.widgets.export_button import ExportButton
+from app.ui.widgets.fitting import SideBySide
+from app.ui.widgets.governor_card import GovernorCard
+from app.ui.widgets.history_hover import HistoryHover
+from app.ui.widgets.memory_card import MemoryCard
+from app.ui.widgets.residency_card import ResidencyCard
+from app.ui.widgets.speed_card import RequestCard, SpeedCard
 from engine import __version__
 from engine.messages import Stats
 
-HISTORY_SAMPLES = 90
+_GAP = 16
+_TURN, _WIDE = 700, 1240
+"""From these widths on there is room for two cards in a row."""
 
 _HEADLINES = {
     Phase.STOPPED: "The engine is stopped",
@@ -49,34 +57,47 @@ class DashboardPage(QScrollArea):
     log_asked = Signal()
     settings_asked = Signal()
     dismissed = Signal()
+    on_screen = Signal(bool)
+    """Whether the page can be seen."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """`clock` tells seconds since 1970."""
         super().__init__()
+        self._clock = clock
         self.setWidgetResizable(True)
         self.setFrameShape(QFrame.Shape.NoFrame)
         self.setAccessibleName("Dashboard")
         self._view = EngineView()
         self._plan = ""
-        self._speed = History(HISTORY_SAMPLES)
+        self.history = StatsHistory()
+        self.hover = HistoryHover(self.history, self)
         self.banner = Banner()
         self._again = self.banner.add_button("Try again")
         self._to_settings = self.banner.add_button("Open settings")
         self._to_settings.clicked.connect(self.settings_asked)
         self.banner.add_button("Show log").clicked.connect(self.log_asked)
         self._again.clicked.connect(self._try_again)
-        self.channel = ChannelCard()
+        self.governor = GovernorCard()
+        self._speed, self._requests = SpeedCard(), RequestCard()
+        self.channel, self.residency, self.memory = ChannelCard(), ResidencyCard(), MemoryCard()
+        for card in (self._speed, self._requests, self.channel):
+            for name, figure in card.tracked.items():
+                self.hover.watch(figure, name)
         content = QWidget()
         content.setObjectName("scrolled")
         body = QVBoxLayout(content)
         body.setContentsMargins(24, 20, 24, 24)
-        body.setSpacing(16)
+        body.setSpacing(_GAP)
         body.addWidget(self.banner)
         body.addWidget(self._make_engine_card())
-        body.addLayout(self._make_speed_row())
-        body.addWidget(self.channel)
-        body.addWidget(self._make_memory_card())
+        body.addWidget(self.governor)
+        body.addWidget(SideBySide([self._speed, self._requests], _TURN, _GAP, (5, 3)))
+        body.addWidget(SideBySide([self.channel, self.residency], _WIDE, _GAP, (4, 3)))
+        body.addWidget(self.memory)
         body.addStretch()
         self.setWidget(content)
+        self.export = ExportButton(content, self.history)
+        self.verticalScrollBar().valueChanged.connect(lambda _: self.hover.close())
         self.show_view(self._view, 0)
         self.show_stats(Stats(state="stopped"))
 
@@ -112,9 +133,8 @@ class DashboardPage(QScrollArea):
         restyle(self.toggle, primary=startable)
         self.own.setVisible(view.outside and view.phase in RUNNING)
         if view.phase is not Phase.READY:
-            self._speed.clear()
-            self._sparkline.show_values((), HISTORY_SAMPLES)
-            self.channel.clear_history()
+            self.history.clear()
+            self._show_history()
 
     def show_plan(self, settings: Settings) -> None:
         """What the engine would be started with."""
@@ -126,23 +146,30 @@ class DashboardPage(QScrollArea):
         self._facts.setText(_facts(stats, self._view) or self._plan)
         ready = self._view.phase is Phase.READY
         if ready:
-            self._speed.add(stats.decode_tokens_per_s)
-            self._sparkline.show_values(self._speed.values, HISTORY_SAMPLES)
-        self._decode.show_value(units.speed(stats.decode_tokens_per_s) if ready else "–")
-        self._prefill.show_value(units.speed(stats.prefill_tokens_per_s) if ready else "–")
-        self._peak.show_value(units.speed(self._speed.highest) if self._speed.highest else "–")
-        self._show_time(self._ttft, stats.ttft_s)
-        self._show_time(self._ttft_worst, stats.ttft_worst_s)
-        known = stats.state != "stopped"
-        for figure, number in (
-            (self._running, stats.requests_running),
-            (self._waiting, stats.requests_waiting),
-            (self._finished, stats.requests_finished),
-            (self._failed, stats.requests_failed),
-        ):
-            figure.show_value(units.count(number) if known else "–")
+            self.history.add(self._clock(), stats)
+        self._speed.show_stats(stats, ready=ready)
+        self._requests.show_stats(stats)
         self.channel.show_stats(stats, ready=ready)
-        self._show_memory(stats)
+        self.memory.show_stats(stats, loading=self._view.phase in _LOADING)
+        self._show_history()
+
+    def _show_history(self) -> None:
+        if self.isVisible():  # else when it is shown again
+            self._speed.show_history(self.history)
+            self.channel.show_history(self.history)
+            self.hover.refresh()
+
+    # --- on screen or not ---
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._show_history()
+        self.on_screen.emit(True)
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        self.hover.close()
+        self.on_screen.emit(False)
 
     # --- parts ---
 
@@ -171,74 +198,6 @@ class DashboardPage(QScrollArea):
         card.body.addWidget(self._progress)
         card.body.addWidget(self._doing)
         return card
-
-    def _make_speed_row(self) -> QGridLayout:
-        speed = Card("SPEED")
-        self._decode = Figure("Tokens a second", "tok/s", 36)
-        self._prefill = Figure("Reading prompts", "tok/s")
-        self._peak = Figure("Highest in view", "tok/s")
-        self._sparkline = Sparkline("Tokens a second", lambda value: f"{units.speed(value)} tok/s")
-        self._sparkline.setMinimumHeight(112)
-        figures = column(12)
-        for figure in (self._decode, self._prefill, self._peak):
-            figures.addWidget(figure)
-        figures.addStretch()
-        inside = row(24)
-        inside.addLayout(figures)
-        inside.addWidget(self._sparkline, 1)
-        speed.body.addLayout(inside)
-
-        requests = Card("REQUESTS")
-        self._ttft = Figure("Time to first token")
-        self._ttft_worst = Figure("Longest so far")
-        self._running, self._waiting = Figure("Running"), Figure("Waiting")
-        self._finished, self._failed = Figure("Finished"), Figure("Failed")
-        grid = QGridLayout()
-        grid.setHorizontalSpacing(24)
-        grid.setVerticalSpacing(14)
-        for at, figure in enumerate(
-            (
-                self._ttft,
-                self._ttft_worst,
-                self._running,
-                self._waiting,
-                self._finished,
-                self._failed,
-            )
-        ):
-            grid.addWidget(figure, at // 2, at % 2)
-        requests.body.addLayout(grid)
-        requests.body.addStretch()
-
-        both = QGridLayout()
-        both.setSpacing(16)
-        both.addWidget(speed, 0, 0)
-        both.addWidget(requests, 0, 1)
-        both.setColumnStretch(0, 5)
-        both.setColumnStretch(1, 3)
-        return both
-
-    def _make_memory_card(self) -> Card:
-        card = Card("MEMORY BY OWNER")
-        self.vram = MemoryPanel("VRAM")
-        self.ram = MemoryPanel("RAM")
-        both = row(theme.GRID * 5)
-        for panel in (self.vram, self.ram):
-            both.addWidget(panel, 1, Qt.AlignmentFlag.AlignTop)
-        card.body.addLayout(both)
-        return card
-
-    def _show_memory(self, stats: Stats) -> None:
-        loading = self._view.phase in _LOADING
-        nothing = "The model is loading." if loading else "No model is loaded."
-        on_cpu = "Not in use: this device computes in host memory."
-        self.vram.rename(memory_view.device_memory_name(stats))
-        self.vram.show_owners(
-            memory_view.device_memory(stats),
-            stats.vram_total_bytes,
-            on_cpu if stats.device == "cpu" else nothing,
-        )
-        self.ram.show_owners(memory_view.host_memory(stats), stats.ram_total_bytes, nothing)
 
     def _show_problem(self, view: EngineView, seconds_to_retry: float) -> None:
         if view.phase is Phase.BACKING_OFF:
@@ -271,9 +230,6 @@ class DashboardPage(QScrollArea):
         may_try = view.ours and view.phase not in _LOADING
         self._again.setVisible(dismissable or view.phase in _STARTABLE or may_try)
         self._to_settings.setVisible(names_settings(f"{view.reason} {view.hint}"))
-
-    def _show_time(self, figure: Figure, seconds: float) -> None:
-        figure.show_value(*split_unit(units.duration(seconds)) if seconds > 0 else ("–", ""))
 
     def _toggle(self) -> None:
         (self.start_asked if self._view.phase in _STARTABLE else self.stop_asked).emit()

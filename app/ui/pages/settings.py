@@ -53,6 +53,7 @@ _APP_LABELS = {
     "start_engine_at_launch": "At launch",
     "on_close": "Closing the window",
     "theme": "Theme",
+    "keep_conversations": "Conversations",
 }
 _THEMES = (("system", "Like the system"), ("light", "Light"), ("dark", "Dark"))
 
@@ -136,6 +137,7 @@ class SettingsPage(QWidget):
         self.at_launch = QCheckBox("Start the engine when Headrace opens")
         self.on_close = _choice(_CLOSE)
         self.theme = _choice(_THEMES)
+        self.keep = QCheckBox("Keep them on this machine")
 
     def _make_layout(self) -> None:
         content = QWidget()
@@ -199,6 +201,8 @@ class SettingsPage(QWidget):
             self.on_close,
         )
         self._add(card, "theme", "", self.theme)
+        hint = "Else what is begun from now on is gone when it is closed. Older ones stay listed."
+        self._add(card, "keep_conversations", hint, self.keep)
         return card
 
     def _make_apply_bar(self) -> QWidget:
@@ -232,6 +236,7 @@ class SettingsPage(QWidget):
         self.revert.clicked.connect(self._revert)
         store = self._store
         self.at_launch.toggled.connect(lambda on: store.update(start_engine_at_launch=on))
+        self.keep.toggled.connect(lambda on: store.update(keep_conversations=on))
         self.on_close.currentIndexChanged.connect(
             lambda _: store.update(on_close=self.on_close.currentData())
         )
@@ -254,6 +259,7 @@ class SettingsPage(QWidget):
         self.at_launch.setChecked(settings.start_engine_at_launch)
         self.on_close.setCurrentIndex(self.on_close.findData(settings.on_close))
         self.theme.setCurrentIndex(self.theme.findData(settings.theme))
+        self.keep.setChecked(settings.keep_conversations)
 
     def _settings_changed(self, _: Settings, now: Settings) -> None:
         self._show_app_part(now)  # the close dialog may have changed it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import QPointF, QSize
+from PySide6.QtCore import QEvent, QPointF, QSize
 from PySide6.QtGui import QFont, QFontMetricsF, QPainter, QPaintEvent
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
@@ -13,12 +13,15 @@ _NONE = "–"
 
 
 class Figure(QWidget):
-    def __init__(self, name: str, unit: str = "", pixels: int = 22) -> None:
+    def __init__(self, name: str, unit: str = "", pixels: int = 22, colour: str = "accent") -> None:
+        """`colour` is that of its curve, where it has one."""
         super().__init__()
+        self.colour = colour
         self._name = name
         self._unit = unit
         self._pixels = pixels
         self._value = _NONE
+        self._size = QSize()
         self.setAccessibleName(name)
         self.setSizePolicy(QSizePolicy.Policy.Minimum, QSizePolicy.Policy.Fixed)
         self.show_value(_NONE)
@@ -28,18 +31,16 @@ class Figure(QWidget):
         return self._value
 
     def show_value(self, value: str, unit: str | None = None) -> None:
-        wide = self._width()
-        self._value = value
-        if unit is not None:
-            self._unit = unit
+        shown = (value, self._unit if unit is None else unit)
+        if shown == (self._value, self._unit) and self.accessibleDescription():
+            return
+        self._value, self._unit = shown
         self.setAccessibleDescription(f"{value} {self._shown_unit()}".strip())
-        if self._width() != wide:
-            self.updateGeometry()
+        self._measure()
         self.update()
 
     def sizeHint(self) -> QSize:
-        height = QFontMetricsF(self._number_font()).ascent() + self._name_metrics().height() + 4
-        return QSize(self._width(), round(height) + 2)
+        return self._size
 
     def minimumSizeHint(self) -> QSize:
         return self.sizeHint()
@@ -57,16 +58,29 @@ class Figure(QWidget):
         painter.drawText(QPointF(right, base), self._shown_unit())
         painter.setFont(self._name_font())
         painter.drawText(QPointF(0, base + 4 + self._name_metrics().ascent()), self._name)
+        if self.hasFocus():  # a frame would lie on the words, which begin at the edge
+            painter.fillRect(0, self.height() - 2, self.width(), 2, theme.colour("accent"))
         painter.end()
 
     def _shown_unit(self) -> str:
         return "" if self._value == _NONE else self._unit
 
-    def _width(self) -> int:
-        number = QFontMetricsF(self._number_font()).horizontalAdvance(self._value)
+    def changeEvent(self, event: QEvent) -> None:
+        super().changeEvent(event)
+        if event.type() in (QEvent.Type.FontChange, QEvent.Type.StyleChange):
+            self._measure()
+
+    def _measure(self) -> None:
+        """Once a change of words: layouts ask far more often."""
+        numbers = QFontMetricsF(self._number_font())
+        number = numbers.horizontalAdvance(self._value)
         unit = QFontMetricsF(self._unit_font()).horizontalAdvance(self._unit)
-        name = self._name_metrics().horizontalAdvance(self._name)
-        return round(max(number + _GAP + unit, name)) + 2
+        names = self._name_metrics()
+        width = max(number + _GAP + unit, names.horizontalAdvance(self._name))
+        size = QSize(round(width) + 2, round(numbers.ascent() + names.height() + 4) + 4)
+        if size != self._size:
+            self._size = size
+            self.updateGeometry()
 
     def _number_font(self) -> QFont:
         return theme.figures(self.font(), self._pixels)

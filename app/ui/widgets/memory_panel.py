@@ -19,6 +19,8 @@ class MemoryPanel(QWidget):
         self.bar = StackedBar(f"{name} by owner")
         self._legend = Legend(f"{name}: what the colours mean")
         self._note = label("", "hint", wrap=True)
+        self._others = label("", "hint", wrap=True)
+        self._others.hide()
         top = row()
         top.addWidget(self._name)
         top.addStretch()
@@ -28,7 +30,9 @@ class MemoryPanel(QWidget):
         body.addLayout(top)
         body.addWidget(self.bar)
         body.addWidget(self._legend)
+        body.addWidget(self._others)
         body.addWidget(self._note)
+        body.addStretch()
         self.setLayout(body)
 
     @property
@@ -39,6 +43,15 @@ class MemoryPanel(QWidget):
     def rename(self, name: str) -> None:
         self._name.setText(name)
         self.bar.setAccessibleName(f"{name} by owner")
+
+    @property
+    def others(self) -> str:
+        """Other programs by name, as they are shown."""
+        return self._others.text() if not self._others.isHidden() else ""
+
+    def show_others(self, words: str) -> None:
+        self._others.setText(words)
+        self._others.setVisible(bool(words))
 
     def show_owners(self, owners: list[Owner], total: int, note: str = "") -> None:
         """With a note and nothing in use, the note stands in for bar and legend."""

@@ -7,6 +7,8 @@ text that is too long to be laid out at all is handed on as a whole.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from PySide6.QtCore import QMimeData, Qt, QTimer, Signal
 from PySide6.QtGui import QFocusEvent, QInputMethodEvent, QKeyEvent, QMouseEvent
 from PySide6.QtWidgets import QPlainTextEdit
@@ -23,6 +25,10 @@ class MessageEditor(QPlainTextEdit):
     """Enter, without Shift."""
     overflowed = Signal(str)
     """A text that was pasted or dropped, and that would be too much here."""
+    files_dropped = Signal(object)
+    """list[Path]: files were dropped or pasted here."""
+    up_pressed = Signal()
+    """Up, where nothing is written."""
     focus_changed = Signal(bool)
 
     def __init__(self) -> None:
@@ -39,6 +45,9 @@ class MessageEditor(QPlainTextEdit):
 
     def insertFromMimeData(self, source: QMimeData) -> None:
         self._insert_typed()
+        if files := local_files(source):
+            self.files_dropped.emit(files)
+            return
         text = source.text()
         if self.document().characterCount() + len(text) > MOST_CHARS:
             self.overflowed.emit(text)
@@ -55,6 +64,8 @@ class MessageEditor(QPlainTextEdit):
         enter = event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter)
         if enter and not event.modifiers() & Qt.KeyboardModifier.ShiftModifier:
             self.submitted.emit()
+        elif event.key() == Qt.Key.Key_Up and self.document().isEmpty():
+            self.up_pressed.emit()
         else:
             super().keyPressEvent(event)
 
@@ -80,3 +91,7 @@ class MessageEditor(QPlainTextEdit):
         if letters:
             self.insertPlainText(letters)
             self.ensureCursorVisible()
+
+
+def local_files(source: QMimeData) -> list[Path]:
+    return [Path(url.toLocalFile()) for url in source.urls() if url.isLocalFile()]

@@ -17,6 +17,7 @@ class ProseView(QTextBrowser):
 
     def __init__(self, name: str) -> None:
         super().__init__()
+        self._shown: tuple[str, theme.Colours] | None = None
         self.setObjectName("prose")
         self.setAccessibleName(name)
         self.setFrameShape(QFrame.Shape.NoFrame)
@@ -30,6 +31,9 @@ class ProseView(QTextBrowser):
         self.anchorClicked.connect(self._open)
 
     def show_html(self, body: str) -> None:
+        if (body, theme.active()) == self._shown:
+            return
+        self._shown = body, theme.active()
         colours = theme.active()
         self.document().setDefaultStyleSheet(
             f"a {{ color: {colours.accent}; }}"

@@ -18,7 +18,7 @@ from torch import Tensor
 from engine.formats.weight import StoredWeight
 from engine.kernels.gpu.ahead import Ahead
 from engine.kernels.gpu.codes import FACTOR_TYPE, NUMBERS, NVFP4, PER_WORD
-from engine.kernels.gpu.words import row_sums, tile_rows
+from engine.kernels.gpu.words import PAIR, row_sums, scale_rows, tile_rows
 
 TOGETHER = 16
 """Rows of activations that meet a bfloat16 weight at once."""
@@ -60,21 +60,11 @@ def linear_codes_kernel(
     m = tl.program_id(0)
     first = tl.program_id(1) * BLOCK_R
     rows = tile_rows(first, BLOCK_R)
+    wide = rows.to(tl.int64)
     sums = row_sums(
-        words,
-        scales,
-        x + m * COLUMNS + tl.zeros((1, 1), tl.int32),
-        rows.to(tl.int64),
-        rows < ROWS,
-        COLUMNS // PER,
-        SCALES,
-        FORMAT,
-        PER,
-        BLOCK_R,
-        1,
-        BLOCK_W,
+        *(words, scales, x + m * COLUMNS, wide, scale_rows(wide, FORMAT), rows < ROWS),
+        *(COLUMNS // PER, SCALES, FORMAT, PER, BLOCK_R, BLOCK_W),
     )
-    sums = tl.reshape(sums, (BLOCK_R,))
     row = first + tl.arange(0, BLOCK_R)
     if FORMAT == NVFP4:
         sums = sums * tl.load(scale_2)
@@ -116,7 +106,7 @@ def linear_few_kernel(
 
 def can_read(weight: StoredWeight) -> bool:
     """Whether kernels of this package read this format and shape."""
-    return weight.format in NUMBERS and weight.shape[1] % PER_WORD[weight.format] == 0
+    return weight.format in NUMBERS and weight.shape[1] % (PAIR * PER_WORD[weight.format]) == 0
 
 
 def words_of(weight: Tensor) -> Tensor:

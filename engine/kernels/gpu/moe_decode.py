@@ -1,10 +1,9 @@
 """The routed experts of a few tokens, read from slots by number: bound by reading the blobs.
 
 Two kernels. Gate and up: one program for some inner columns of one (token, route). Down: one
-program for some columns of one token, all its routes, a row for each of them: their sum is
-`moe_combine`'s, which adds in one order however a layer is cut into groups of experts. An expert
-that two tokens share is read twice, the second time from the cache. No row depends on another, nor
-on where its blob lies.
+program for some columns of one (token, route), a row each: their sum is `moe_combine`'s, which adds
+in one order however a layer is cut into groups of experts. An expert that two tokens share is read
+twice, the second time from the cache. No row depends on another, nor on where its blob lies.
 """
 
 from __future__ import annotations
@@ -20,10 +19,11 @@ from engine.formats.blob import BlobSpec, blob_spec
 from engine.kernels.gpu.ahead import Ahead
 from engine.kernels.gpu.codes import NUMBERS, NVFP4, PER_WORD
 from engine.kernels.gpu.moe_combine import combine
-from engine.kernels.gpu.words import row_sums, tile_rows
+from engine.kernels.gpu.words import PAIR, row_sums, scale_rows, tile_rows
 
-GATE_UP_ROWS, GATE_UP_WORDS = 8, 256
-DOWN_ROWS, DOWN_WORDS = 4, 64
+GATE_UP_ROWS, GATE_UP_WORDS, GATE_UP_WARPS = 4, 256, 4
+"""Rows (of gate, and as many of up) and words of a program, and its warps."""
+DOWN_ROWS, DOWN_WORDS, DOWN_WARPS = 16, 64, 4
 
 
 @triton.jit
@@ -58,53 +58,35 @@ def gate_up_kernel(
     """
     route = tl.program_id(0)
     slot = tl.load(slots + route).to(tl.int64)
-    if slot < 0:
-        return
-    rows = tile_rows(tl.program_id(1) * BLOCK_R, BLOCK_R)
-    width: tl.constexpr = HIDDEN // PER
+    here = slot >= 0
+    slot = tl.maximum(slot, 0)
+    # Rows of gate and up by turns: the loads of both come before the sums of either.
+    place = tl.arange(0, 2 * BLOCK_R)[:, None]
+    own = tl.program_id(1) * BLOCK_R + place // 2
+    rows = own + place % 2 * INNER
     # fp8_block has scales for blocks of 128 rows, and gate's and up's blocks of their own.
-    up_scales: tl.constexpr = (INNER + 127) // 128 if SCALE_ITEM == 4 else INNER
-    weights = words + slot * (STRIDE // 4) + WEIGHT_AT // 4
-    steps = scales + slot * (STRIDE // SCALE_ITEM) + SCALE_AT // SCALE_ITEM
-    of_token = x + (route // ROUTES) * HIDDEN + tl.zeros((1, 1), tl.int32)
-    gate = row_sums(
-        weights,
-        steps,
-        of_token,
+    blocks: tl.constexpr = (INNER + 127) // 128 if SCALE_ITEM == 4 else INNER
+    sums = row_sums(
+        words + slot * (STRIDE // 4) + WEIGHT_AT // 4,
+        scales + slot * (STRIDE // SCALE_ITEM) + SCALE_AT // SCALE_ITEM,
+        x + (route // ROUTES) * HIDDEN,
         rows,
-        rows < INNER,
-        width,
+        scale_rows(own, FORMAT) + place % 2 * blocks,
+        (own < INNER) & here,
+        HIDDEN // PER,
         SCALES,
         FORMAT,
         PER,
-        BLOCK_R,
-        1,
+        2 * BLOCK_R,
         BLOCK_W,
     )
-    weights += INNER * width
-    steps += up_scales * SCALES
-    up = row_sums(
-        weights,
-        steps,
-        of_token,
-        rows,
-        rows < INNER,
-        width,
-        SCALES,
-        FORMAT,
-        PER,
-        BLOCK_R,
-        1,
-        BLOCK_W,
-    )
-    gate = tl.reshape(gate, (BLOCK_R,))
-    up = tl.reshape(up, (BLOCK_R,))
+    gate, up = tl.split(tl.reshape(sums, (BLOCK_R, 2)))
     row = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
-    there = row < INNER
+    there = (row < INNER) & here
     if FORMAT == NVFP4:
         globals_ = floats + slot * (STRIDE // 4) + GLOBAL_AT // 4
-        gate = gate * tl.load(globals_)
-        up = up * tl.load(globals_ + 1)
+        gate = gate * tl.load(globals_, mask=here, other=0.0)
+        up = up * tl.load(globals_ + 1, mask=here, other=0.0)
     if BIAS_ITEM > 0:
         bias = biases + slot * (STRIDE // BIAS_ITEM) + BIAS_AT // BIAS_ITEM
         gate += tl.load(bias + row, mask=there, other=0.0).to(tl.float32)
@@ -121,7 +103,6 @@ def down_kernel(
     inner,
     slots,
     y,
-    ROUTES: tl.constexpr,
     HIDDEN: tl.constexpr,
     INNER: tl.constexpr,
     STRIDE: tl.constexpr,
@@ -135,49 +116,43 @@ def down_kernel(
     FORMAT: tl.constexpr,
     PER: tl.constexpr,
     BLOCK_R: tl.constexpr,
-    BLOCK_M: tl.constexpr,
     BLOCK_W: tl.constexpr,
     CLEAR: tl.constexpr,
 ):
     """y float32 [tokens * ROUTES, HIDDEN]: the expert's row of each route. Where the slot is < 0,
     zeros if CLEAR, else nothing."""
-    token = tl.program_id(0)
+    route = tl.program_id(0)
     rows = tile_rows(tl.program_id(1) * BLOCK_R, BLOCK_R)
-    route = tl.arange(0, BLOCK_M)
-    at = token * ROUTES + route
-    slot = tl.load(slots + at, mask=route < ROUTES, other=-1).to(tl.int64)
+    slot = tl.load(slots + route).to(tl.int64)
     here = slot >= 0
     slot = tl.maximum(slot, 0)
-    of_slot = slot[None, :, None]
     sums = row_sums(
-        words + of_slot * (STRIDE // 4) + WEIGHT_AT // 4,
-        scales + of_slot * (STRIDE // SCALE_ITEM) + SCALE_AT // SCALE_ITEM,
-        inner + (at * INNER)[:, None],
+        words + slot * (STRIDE // 4) + WEIGHT_AT // 4,
+        scales + slot * (STRIDE // SCALE_ITEM) + SCALE_AT // SCALE_ITEM,
+        inner + route * INNER,
         rows,
-        (rows < HIDDEN) & here[None, :, None],
+        scale_rows(rows, FORMAT),
+        (rows < HIDDEN) & here,
         INNER // PER,
         SCALES,
         FORMAT,
         PER,
         BLOCK_R,
-        BLOCK_M,
         BLOCK_W,
     )
-    if FORMAT == NVFP4:
-        globals_ = tl.load(floats + slot * (STRIDE // 4) + GLOBAL_AT // 4, mask=here, other=0.0)
-        sums = sums * globals_[None, :]
     row = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
-    inside = row < HIDDEN
+    there = (row < HIDDEN) & here
+    if FORMAT == NVFP4:
+        at = floats + slot * (STRIDE // 4) + GLOBAL_AT // 4
+        sums = sums * tl.load(at, mask=here, other=0.0)
     if BIAS_ITEM > 0:
         bias = biases + slot * (STRIDE // BIAS_ITEM) + BIAS_AT // BIAS_ITEM
-        mask = inside[:, None] & here[None, :]
-        sums += tl.load(bias[None, :] + row[:, None], mask=mask, other=0.0).to(tl.float32)
-    mask = inside[:, None] & here[None, :]
+        sums += tl.load(bias + row, mask=there, other=0.0).to(tl.float32)
     if CLEAR:
         # What a route that is not here left in `inner` may be anything.
-        sums = tl.where(here[None, :], sums, 0.0)
-        mask = inside[:, None] & (route < ROUTES)[None, :]
-    tl.store(y + at.to(tl.int64)[None, :] * HIDDEN + row[:, None], sums, mask=mask)
+        sums = tl.where(here, sums, 0.0)
+        there = row < HIDDEN
+    tl.store(y + route.to(tl.int64) * HIDDEN + row, sums, mask=there)
 
 
 @dataclass(frozen=True)
@@ -220,7 +195,7 @@ def matrix_constants(spec: BlobSpec, name: str) -> Matrix:
 def can_read_blobs(spec: BlobSpec) -> bool:
     """Whether kernels of this package read these blobs."""
     formats = (spec.gate_up_format, spec.hidden), (spec.down_format, spec.intermediate)
-    return all(f in NUMBERS and size % PER_WORD[f] == 0 for f, size in formats)
+    return all(f in NUMBERS and size % (PAIR * PER_WORD[f]) == 0 for f, size in formats)
 
 
 def decode_rows(
@@ -247,10 +222,10 @@ def decode_rows(
         ROUTES=routes,
         BLOCK_R=GATE_UP_ROWS,
         BLOCK_W=GATE_UP_WORDS,
-        num_warps=4,
+        num_warps=GATE_UP_WARPS,
         **gate_up.constants,
     )
-    down_kernel[(tokens, triton.cdiv(spec.hidden, DOWN_ROWS))](
+    down_kernel[(tokens * routes, triton.cdiv(spec.hidden, DOWN_ROWS))](
         words,
         bank.view(down.scale_type),
         floats,
@@ -258,12 +233,10 @@ def decode_rows(
         inner,
         slots,
         rows,
-        ROUTES=routes,
         BLOCK_R=DOWN_ROWS,
-        BLOCK_M=triton.next_power_of_2(routes),
         BLOCK_W=DOWN_WORDS,
         CLEAR=clear,
-        num_warps=4,
+        num_warps=DOWN_WARPS,
         **down.constants,
     )
 
@@ -299,19 +272,19 @@ def _ahead(storage: str, routes: int, hidden: int, inner: int) -> tuple[Ahead, A
                 "BLOCK_W": GATE_UP_WORDS,
                 **matrix_constants(spec, "gate_up").constants,
             },
+            warps=GATE_UP_WARPS,
         ),
         Ahead(
             f"down {shape}",
             down_kernel,
             {**common, "inner": "*fp32", "slots": "*i64", "y": "*fp32"},
             {
-                "ROUTES": routes,
                 "BLOCK_R": DOWN_ROWS,
-                "BLOCK_M": triton.next_power_of_2(routes),
                 "BLOCK_W": DOWN_WORDS,
                 "CLEAR": True,
                 **matrix_constants(spec, "down").constants,
             },
+            warps=DOWN_WARPS,
         ),
     )
 

@@ -21,7 +21,7 @@ from engine.kernels.gpu.ahead import Ahead
 from engine.kernels.gpu.codes import BFLOAT16, FLOAT32, NUMBERS, NVFP4, PER_WORD
 from engine.kernels.gpu.linear_few import can_read, scale_arguments
 from engine.kernels.gpu.router import pick_constants, pick_warps, take_best
-from engine.kernels.gpu.words import row_sums, tile_rows
+from engine.kernels.gpu.words import row_sums, scale_rows, tile_rows
 from engine.kernels.moe_layer import MoeEntry, SharedExpert
 
 EXPERT_ROWS, EXPERT_WORDS = 2, 1024
@@ -63,7 +63,7 @@ def first_kernel(
     """logits float32 [S, EXPERTS], inner float32 [S, INNER] = silu(gate) * up, and opened [S, 1],
     the product with the scalar gate. Without a shared expert INNER is 0."""
     token = tl.program_id(0)
-    of_token = x + token * HIDDEN + tl.zeros((1, 1), tl.int32)
+    of_token = x + token * HIDDEN
     of_router: tl.constexpr = (EXPERTS + BLOCK_E - 1) // BLOCK_E
     of_inner: tl.constexpr = (INNER + BLOCK_R - 1) // BLOCK_R
     place = tl.program_id(1)
@@ -93,9 +93,11 @@ def _logits(
 ):
     rows = tile_rows(first, BLOCK_R)
     there = rows < EXPERTS
-    sums = row_sums(router, router, x, rows, there, HIDDEN, 0, FLOAT32, 1, BLOCK_R, 1, BLOCK_W)
+    sums = row_sums(
+        *(router, router, x, rows, rows, there, HIDDEN, 0, FLOAT32, 1, BLOCK_R, BLOCK_W)
+    )
     row = first + tl.arange(0, BLOCK_R)
-    tl.store(logits + row, tl.reshape(sums, (BLOCK_R,)), mask=row < EXPERTS)
+    tl.store(logits + row, sums, mask=row < EXPERTS)
 
 
 @triton.jit
@@ -117,18 +119,17 @@ def _inner(
     BLOCK_R: tl.constexpr,
     BLOCK_W: tl.constexpr,
 ):
-    rows = tile_rows(first, BLOCK_R)
-    there = rows < INNER
-    opening = row_sums(
-        *(gate, gate_scales, x, rows, there),
-        *(HIDDEN // PER, SCALES, FORMAT, PER, BLOCK_R, 1, BLOCK_W),
+    # Rows of gate and up by turns: the loads of both come before the sums of either.
+    place = tl.arange(0, 2 * BLOCK_R)[:, None]
+    rows = first + place // 2
+    of_up = place % 2 == 1
+    words = tl.where(of_up, up, gate)
+    scales = tl.where(of_up, up_scales, gate_scales)
+    sums = row_sums(
+        *(words, scales, x, rows, scale_rows(rows, FORMAT), rows < INNER),
+        *(HIDDEN // PER, SCALES, FORMAT, PER, 2 * BLOCK_R, BLOCK_W),
     )
-    value = row_sums(
-        *(up, up_scales, x, rows, there),
-        *(HIDDEN // PER, SCALES, FORMAT, PER, BLOCK_R, 1, BLOCK_W),
-    )
-    opening = tl.reshape(opening, (BLOCK_R,))
-    value = tl.reshape(value, (BLOCK_R,))
+    opening, value = tl.split(tl.reshape(sums, (BLOCK_R, 2)))
     if FORMAT == NVFP4:
         opening = opening * tl.load(gate_global)
         value = value * tl.load(up_global)
@@ -139,9 +140,10 @@ def _inner(
 @triton.jit
 def _open(opened, x, scalar, HIDDEN: tl.constexpr, BLOCK_W: tl.constexpr):
     rows = tile_rows(0, 1)
-    sums = row_sums(scalar, scalar, x, rows, rows < 1, HIDDEN // 2, 0, BFLOAT16, 2, 1, 1, BLOCK_W)
-    result = tl.reshape(sums, (1,)).to(opened.dtype.element_ty)
-    tl.store(opened + tl.arange(0, 1), result)
+    sums = row_sums(
+        *(scalar, scalar, x, rows, rows, rows < 1, HIDDEN // 2, 0, BFLOAT16, 2, 1, BLOCK_W)
+    )
+    tl.store(opened + tl.arange(0, 1), sums.to(opened.dtype.element_ty))
 
 
 @triton.jit
@@ -201,10 +203,9 @@ def _down(
 ):
     rows = tile_rows(first, BLOCK_R)
     sums = row_sums(
-        *(down, down_scales, inner + tl.zeros((1, 1), tl.int32), rows, rows < HIDDEN),
-        *(INNER // PER, SCALES, FORMAT, PER, BLOCK_R, 1, BLOCK_W),
+        *(down, down_scales, inner, rows, scale_rows(rows, FORMAT), rows < HIDDEN),
+        *(INNER // PER, SCALES, FORMAT, PER, BLOCK_R, BLOCK_W),
     )
-    sums = tl.reshape(sums, (BLOCK_R,))
     if FORMAT == NVFP4:
         sums = sums * tl.load(down_global)
     row = first + tl.arange(0, BLOCK_R)

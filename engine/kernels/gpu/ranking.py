@@ -29,3 +29,13 @@ def value_of(key):
 def index_of(key):
     """int32"""
     return 0x7FFFFFFF - (key & 0x7FFFFFFF).to(tl.int32)
+
+
+@triton.jit
+def highest_of(keys):
+    """The highest of keys [N]. Halves one after the other: a warp has an instruction for the
+    maximum of 32 bits."""
+    upper = (keys >> 32).to(tl.int32)
+    high = tl.max(upper, 0)
+    low = tl.max(tl.where(upper == high, (keys & 0x7FFFFFFF).to(tl.int32), 0), 0)
+    return (high.to(tl.int64) << 32) | low.to(tl.int64)

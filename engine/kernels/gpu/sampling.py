@@ -1,9 +1,13 @@
 """Sampling on a GPU with nothing read back: temperature, top_k, top_p, min_p, one draw a row.
 
-The first kernel ranks each block of the vocabulary and sums it; the second finds the row's
-likeliest tokens among the blocks' and draws. It follows engine/runtime/sampler.py: filters in the
-same order, weights and sums in float64, ties by ascending id. What it cannot know from MOST
-candidates it does not guess: such a row's token is UNSETTLED, and the caller takes the sampler.
+The first kernel ranks each block of the vocabulary and sums it; the second merges the blocks'
+likeliest tokens and draws. It follows engine/runtime/sampler.py: filters in the same order, weights
+and sums in float64, ties by ascending id. What it cannot know from MOST candidates it does not
+guess: such a row's token is UNSETTLED, and the caller takes the sampler.
+
+Tokens are taken one after another, so what counts is how long one takes: programs are single warps,
+which need no barrier, and look for a maximum of 64 bits in halves, for which there is an
+instruction.
 """
 
 from __future__ import annotations
@@ -14,12 +18,12 @@ import triton.language as tl
 from torch import Tensor
 
 from engine.kernels.gpu.ahead import Ahead
-from engine.kernels.gpu.ranking import LOWEST, index_of, ranked, value_of
+from engine.kernels.gpu.ranking import LOWEST, highest_of, index_of, ranked, value_of
 from engine.kernels.sampling import COLUMNS
 
 MOST = 64
 """Tokens that filters may keep."""
-_BLOCK = 2048
+_BLOCK = 1024
 
 
 @triton.jit
@@ -56,9 +60,11 @@ def _rank_block(
     VOCABULARY: tl.constexpr,
     BLOCK: tl.constexpr,
     MOST: tl.constexpr,
+    FINITE: tl.constexpr,
 ):
-    """candidates int64 [S, blocks, MOST]: keys of the likeliest, as many as the row wants; peaks
-    float32 [S, blocks]; masses float64 [S, blocks] relative to them."""
+    """candidates int64 [S, blocks, MOST]: keys of the likeliest, as many as the row wants, and as
+    many as there are; peaks float32 [S, blocks]; masses float64 [S, blocks] relative to them, NaN
+    if logits must be FINITE and one is not."""
     block = tl.program_id(0)
     row = tl.program_id(1)
     parameters += 5 * row
@@ -70,10 +76,15 @@ def _rank_block(
     place = row * blocks + block
     tl.store(peaks + place, peak)
     weight = tl.exp(_tempered(score, peak, _temperature(parameters)))
-    tl.store(masses + place, tl.sum(weight.to(tl.float64), 0))
+    mass = tl.sum(weight.to(tl.float64), 0)
+    if FINITE:
+        # Not so of NaN either.
+        sound = (tl.abs(score) < float("inf")) | (i >= VOCABULARY)
+        mass = tl.where(tl.min(sound.to(tl.int32), 0) == 1, mass, float("nan"))
+    tl.store(masses + place, mass)
     keys = tl.where(i < VOCABULARY, ranked(score, i), LOWEST)
     for rank in range(_wanted(parameters, MOST)):
-        highest = tl.max(keys, 0)
+        highest = highest_of(keys)
         tl.store(candidates + place * MOST + rank, highest)
         keys = tl.where(keys == highest, LOWEST, keys)
 
@@ -91,6 +102,7 @@ def _choose(
     VOCABULARY: tl.constexpr,
     BLOCK: tl.constexpr,
     MOST: tl.constexpr,
+    FINITE: tl.constexpr,
     BLOCK_B: tl.constexpr,
 ):
     row = tl.program_id(0)
@@ -114,6 +126,9 @@ def _choose(
             *(BLOCK, BLOCK_B),
         )
     token = tl.where(tl.max(tops, 0) == float("-inf"), -1, token)
+    if FINITE:
+        total = tl.sum(mass, 0)
+        token = tl.where(total == total, token, -2)
     tl.store(tokens + row, token)
 
 
@@ -129,15 +144,20 @@ def _filtered(
     BLOCK_B: tl.constexpr,
 ):
     """The token drawn among the `wanted` likeliest, or -1 where the filters may keep others."""
-    place = tl.arange(0, BLOCK_B * MOST)
-    there = (place // MOST < blocks) & (place % MOST < wanted)
-    keys = tl.load(candidates + place, mask=there, other=LOWEST)
+    block = tl.arange(0, BLOCK_B)
+    # Each block's are in order: the row's next one is the first that is left of some block.
+    past = tl.zeros([BLOCK_B], tl.int32)
+    candidates += block * MOST
+    first = tl.load(candidates, mask=block < blocks, other=LOWEST)
     rank = tl.arange(0, MOST)
     best = tl.full([MOST], LOWEST, tl.int64)
     for each in range(wanted):
-        highest = tl.max(keys, 0)
+        highest = highest_of(first)
         best = tl.where(rank == each, highest, best)
-        keys = tl.where(keys == highest, LOWEST, keys)
+        taken = (first == highest) & (block < blocks)
+        past += taken.to(tl.int32)
+        following = tl.load(candidates + past, mask=taken & (past < wanted), other=LOWEST)
+        first = tl.where(taken, following, first)
     top_k = tl.load(parameters + 1)
     top_p = tl.load(parameters + 2)
     min_p = tl.load(parameters + 3)
@@ -193,7 +213,9 @@ def _passed(weight, target, places):
     return tl.minimum(passed, tl.max(tl.where(weight > 0, places, 0), 0))
 
 
-def sample_rows(logits: Tensor, parameters: Tensor) -> Tensor:
+def sample_rows(
+    logits: Tensor, parameters: Tensor, finite: bool = False, out: Tensor | None = None
+) -> Tensor:
     """As engine.kernels.sampling.sample_rows. Exact where top_k is 1 to
     MOST, where nothing filters, and where top_p or min_p alone keep fewer than MOST tokens. Any
     other row, and one whose logits are all -inf, is UNSETTLED: engine.runtime.sampler answers for
@@ -204,47 +226,48 @@ def sample_rows(logits: Tensor, parameters: Tensor) -> Tensor:
         raise ValueError(f"parameters must be float64 [{rows}, {len(COLUMNS)}]")
     if logits.stride(1) != 1 or not parameters.is_contiguous():
         raise ValueError("the numbers of a row must lie side by side")
-    device, constants = logits.device, _constants(vocabulary)
+    device, constants = logits.device, _constants(vocabulary, finite)
     blocks = triton.cdiv(vocabulary, _BLOCK)
     candidates = torch.empty((rows, blocks, MOST), dtype=torch.int64, device=device)
     peaks = torch.empty((rows, blocks), dtype=torch.float32, device=device)
     masses = torch.empty((rows, blocks), dtype=torch.float64, device=device)
-    tokens = torch.empty(rows, dtype=torch.int64, device=device)
+    if out is None:
+        out = torch.empty(rows, dtype=torch.int64, device=device)
     found = candidates, peaks, masses
     _rank_block[(blocks, rows)](
-        logits, parameters, *found, logits.stride(0), blocks, **constants, num_warps=4
+        logits, parameters, *found, logits.stride(0), blocks, **constants, num_warps=1
     )
     _choose[(rows,)](
-        *(logits, parameters, *found, tokens, logits.stride(0), blocks),
+        *(logits, parameters, *found, out, logits.stride(0), blocks),
         **constants,
         BLOCK_B=triton.next_power_of_2(blocks),
-        num_warps=8,
+        num_warps=1,
     )
-    return tokens
+    return out
 
 
-def _constants(vocabulary: int) -> dict[str, int]:
-    return {"VOCABULARY": vocabulary, "BLOCK": _BLOCK, "MOST": MOST}
+def _constants(vocabulary: int, finite: bool) -> dict[str, int]:
+    return {"VOCABULARY": vocabulary, "BLOCK": _BLOCK, "MOST": MOST, "FINITE": finite}
 
 
 def _ahead(vocabulary: int) -> tuple[Ahead, Ahead]:
     found = {"candidates": "*i64", "peaks": "*fp32", "masses": "*fp64"}
-    inputs = {"logits": "*fp32", "parameters": "*fp64", **found}
+    inputs = {"logits": "*bf16", "parameters": "*fp64", **found}
     sizes = {"logits_row": "i32", "blocks": "i32"}
-    constants = _constants(vocabulary)
+    constants = _constants(vocabulary, finite=True)
     blocks = triton.next_power_of_2(triton.cdiv(vocabulary, _BLOCK))
     whole = frozenset({"logits_row"})
     return (
-        Ahead(f"sampling rank {vocabulary}", _rank_block, inputs | sizes, constants, 4, 3, whole),
+        Ahead(f"sampling rank {vocabulary}", _rank_block, inputs | sizes, constants, 1, 3, whole),
         Ahead(
             f"sampling choose {vocabulary}",
             _choose,
             {**inputs, "tokens": "*i64", **sizes},
             {**constants, "BLOCK_B": blocks},
-            warps=8,
+            warps=1,
             multiples=whole,
         ),
     )
 
 
-AHEAD = (*_ahead(151936), *_ahead(9216))
+AHEAD = (*_ahead(248320), *_ahead(9216))

@@ -1,8 +1,11 @@
-"""Sums over words of stored weights: the inner loop of products with few rows.
+"""Sums over words of stored weights: the inner loop of products with one row of activations.
 
-A weight is decoded once for all rows of the activations and never leaves registers. Every lane of a
-tile keeps its own sum over the whole row; lanes are added at the end. So the order of summation
-follows from the tile's shape alone.
+Such a product waits for memory, so all loads of a piece of the rows come before anything is
+computed, and activations first of all: they are there before it is known which weights are wanted.
+Weights are read as pairs of words of 32 bits, and every other tensor in the same layout, a column
+of pairs a lane: nothing is exchanged between lanes before the end. A weight is decoded in
+registers. Every lane keeps its own sum over its columns; lanes are added at the end. So the order
+of summation follows from the tile's shape alone.
 """
 
 from __future__ import annotations
@@ -23,64 +26,127 @@ from engine.kernels.gpu.codes import (
     settle,
 )
 
+PAIR = 2
+"""Rows of weights must be pairs of words."""
+
 
 @triton.jit
-def word_scales(scales, rows, columns, mask, row_scales, FORMAT: tl.constexpr):
-    """float32 of the shape of `rows` with `columns`: the scale of each word, in tiles [N, M, W].
+def scale_rows(rows, FORMAT: tl.constexpr):
+    """Of rows of a matrix: its rows of scales."""
+    return rows // 128 if FORMAT == FP8_BLOCK else rows
 
-    `scales` [1 or N, M, 1] points at the first ones of each tile's matrix: float32 for fp8_block,
-    uint8 otherwise, `row_scales` of them in a row (fp8_block: of blocks).
-    """
+
+@triton.jit
+def _scales(scales, columns, mask, FORMAT: tl.constexpr):
+    """Stored scales of columns of pairs; `scales` points at the first one of each row."""
     if FORMAT == FP8_BLOCK:
-        value = tl.load(scales + (rows // 128) * row_scales + columns // 32, mask=mask, other=0.0)
+        stored = tl.load(scales + columns // 16, mask=mask, other=0.0)
     elif FORMAT == NVFP4:
-        value = e4m3(tl.load(scales + rows * row_scales + columns // 2, mask=mask, other=0))
+        stored = tl.load(scales + columns, mask=mask, other=0)
     else:
-        value = e8m0(tl.load(scales + rows * row_scales + columns // 4, mask=mask, other=0))
+        stored = tl.load(scales + columns // 2, mask=mask, other=0)
+    return stored
+
+
+@triton.jit
+def _scale(stored, FORMAT: tl.constexpr):
+    """float32"""
+    if FORMAT == FP8_BLOCK:
+        value = stored
+    elif FORMAT == NVFP4:
+        value = e4m3(stored)
+    else:
+        value = e8m0(stored)
     return value
 
 
 @triton.jit
-def _add(total, pairs, values, FORMAT: tl.constexpr):
-    """total [N, M, W] and halves of [N, ., W] times the two last numbers of [M, W, 2]."""
-    first, second = tl.split(values)
-    total += low(pairs, FORMAT) * first[None, :, :]
-    total += high(pairs, FORMAT) * second[None, :, :]
+def _quad(x, mask):
+    """Four numbers that follow one another, as they lie in one or two words of 64 bits."""
+    wide = x.to(tl.pointer_type(tl.int64))
+    first = tl.load(wide, mask=mask, other=0)
+    second = first
+    if x.dtype.element_ty.primitive_bitwidth == 32:
+        second = tl.load(wide + 1, mask=mask, other=0)
+    return first, second
+
+
+@triton.jit
+def _floats(quad, like):
+    """The numbers of `_quad`, float32; `like` points at numbers of their type."""
+    first, second = quad
+    a, b = _halves(first)
+    if like.dtype.element_ty.primitive_bitwidth == 32:
+        c, d = _halves(second)
+        numbers = (
+            a.to(tl.float32, bitcast=True),
+            b.to(tl.float32, bitcast=True),
+            c.to(tl.float32, bitcast=True),
+            d.to(tl.float32, bitcast=True),
+        )
+    else:
+        numbers = low(a, BFLOAT16), high(a, BFLOAT16), low(b, BFLOAT16), high(b, BFLOAT16)
+    return numbers
+
+
+@triton.jit
+def _halves(pairs):
+    """int32 of the lower and of the upper word."""
+    return pairs.to(tl.int32), (pairs >> 32).to(tl.int32)
+
+
+@triton.jit
+def _two(halves, first, second, FORMAT: tl.constexpr):
+    return low(halves, FORMAT) * first + high(halves, FORMAT) * second
+
+
+@triton.jit
+def _word_of_four_bits(words, x, y):
+    """Eight weights times the numbers of two quads. Half a word lies between those of a pair."""
+    total = _two(pair(words, 0, NVFP4), x[0], y[0], NVFP4)
+    total += _two(pair(words, 1, NVFP4), x[1], y[1], NVFP4)
+    total += _two(pair(words, 2, NVFP4), x[2], y[2], NVFP4)
+    total += _two(pair(words, 3, NVFP4), x[3], y[3], NVFP4)
     return total
 
 
 @triton.jit
-def word_products(words, x, mask, FORMAT: tl.constexpr, PER: tl.constexpr):
-    """float32 [N, M, W]: each word of int32 [N, 1 or M, W] times its activations, PER of each.
+def _word_of_eight_bits(words, x):
+    total = _two(pair(words, 0, FP8_BLOCK), x[0], x[2], FP8_BLOCK)
+    total += _two(pair(words, 1, FP8_BLOCK), x[1], x[3], FP8_BLOCK)
+    return total
 
-    `x` [M, W] points at the first of a word's activations, which follow one another: they are read
-    in one piece. What `mask`, of the same shape, leaves out counts as zero.
-    """
-    M: tl.constexpr = x.shape[0]
-    W: tl.constexpr = x.shape[1]
-    total = tl.zeros((words.shape[0], M, W), tl.float32)
-    if FORMAT == FLOAT32:
-        value = tl.load(x, mask=mask, other=0.0).to(tl.float32)
-        total += words.to(tl.float32, bitcast=True) * value[None, :, :]
+
+@triton.jit
+def _pair_sums(words, scales, x, columns, mask, read, FORMAT: tl.constexpr, PER: tl.constexpr):
+    """float32 [R, W]: pairs of words at `words`, times their activations and scales."""
+    x += columns * (2 * PER)
+    x0 = _quad(x, read)
+    x1 = x0
+    x2 = x0
+    x3 = x0
+    if PER >= 4:
+        x1 = _quad(x + 4, read)
+    if PER == 8:
+        x2 = _quad(x + 8, read)
+        x3 = _quad(x + 12, read)
+    # Loads stay in their order, but one that is the last may be put off until it is needed.
+    if FORMAT != BFLOAT16:
+        stored = _scales(scales, columns, mask, FORMAT)
+    tile = tl.load(words + columns, mask=mask, other=0)
+    first, second = _halves(tile)
+    if PER == 8:
+        total = _word_of_four_bits(first, _floats(x0, x), _floats(x1, x))
+        total += _word_of_four_bits(second, _floats(x2, x), _floats(x3, x))
+    elif PER == 4:
+        total = _word_of_eight_bits(first, _floats(x0, x))
+        total += _word_of_eight_bits(second, _floats(x1, x))
     else:
-        within = tl.arange(0, PER)[None, None, :]
-        values = tl.load(x[:, :, None] + within, mask=mask[:, :, None], other=0.0).to(tl.float32)
-        if FORMAT == BFLOAT16:
-            total = _add(total, words, values, FORMAT)
-        elif FORMAT == FP8_BLOCK:
-            # A word's numbers are [half, place].
-            x0, x1 = tl.split(tl.reshape(values, (M, W, 2, 2)))
-            total = _add(total, pair(words, 0, FORMAT), x0, FORMAT)
-            total = _add(total, pair(words, 1, FORMAT), x1, FORMAT)
-        else:
-            # A word's numbers are [half, place // 2, place % 2].
-            even, odd = tl.split(tl.reshape(values, (M, W, 4, 2)))
-            x0, x2 = tl.split(tl.reshape(even, (M, W, 2, 2)))
-            x1, x3 = tl.split(tl.reshape(odd, (M, W, 2, 2)))
-            total = _add(total, pair(words, 0, FORMAT), x0, FORMAT)
-            total = _add(total, pair(words, 1, FORMAT), x1, FORMAT)
-            total = _add(total, pair(words, 2, FORMAT), x2, FORMAT)
-            total = _add(total, pair(words, 3, FORMAT), x3, FORMAT)
+        numbers = _floats(x0, x)
+        total = _two(first, numbers[0], numbers[1], FORMAT)
+        total += _two(second, numbers[2], numbers[3], FORMAT)
+    if FORMAT != BFLOAT16:
+        total *= _scale(stored, FORMAT)
     return total
 
 
@@ -90,42 +156,44 @@ def row_sums(
     scales,
     x,
     rows,
+    of_scales,
     there,
     WIDTH: tl.constexpr,
     SCALES: tl.constexpr,
     FORMAT: tl.constexpr,
     PER: tl.constexpr,
     BLOCK_R: tl.constexpr,
-    BLOCK_M: tl.constexpr,
     BLOCK_W: tl.constexpr,
 ):
-    """float32 [BLOCK_R, BLOCK_M]: rows of BLOCK_M matrices, each times its own activations.
+    """float32 [BLOCK_R]: rows of a matrix times one row of activations.
 
-    `words` and `scales` [1, M, 1] point at the matrices' first ones and `x` [M, 1] at the
-    activations'; `rows` [R, 1, 1]; `there` [R, M, 1]. WIDTH is a row's words.
+    `words` and `scales` point at the matrix's first ones, or are such pointers [R, 1]; `x` at the
+    first of the activations. `rows` [R, 1] and their rows of scales `of_scales` (`scale_rows`);
+    `there` [R, 1] says which are wanted. WIDTH is a row's words.
     """
-    total = tl.zeros((BLOCK_R, BLOCK_M, BLOCK_W), tl.float32)
-    for start in tl.static_range(0, WIDTH, BLOCK_W):
-        columns = tile_columns(start, BLOCK_W)
-        mask = there & (columns < WIDTH)
-        tile = tl.load(words + rows * WIDTH + columns, mask=mask, other=0)
-        column = start + tl.arange(0, BLOCK_W)[None, :]
-        read = tl.broadcast_to(column < WIDTH, (BLOCK_M, BLOCK_W))
-        products = word_products(tile, x + column * PER, read, FORMAT, PER)
-        if FORMAT == FLOAT32 or FORMAT == BFLOAT16:  # noqa: SIM109
-            total += products
-        else:
-            total += products * word_scales(scales, rows, columns, mask, SCALES, FORMAT)
-    return tl.sum(total, axis=2) * settle(FORMAT)
+    if FORMAT == FLOAT32:
+        total = tl.zeros((BLOCK_R, BLOCK_W), tl.float32)
+        for start in tl.static_range(0, WIDTH, BLOCK_W):
+            columns = start + tl.arange(0, BLOCK_W)[None, :]
+            read = columns < WIDTH
+            value = tl.load(x + columns, mask=read, other=0.0).to(tl.float32)
+            tile = tl.load(words + rows * WIDTH + columns, mask=there & read, other=0)
+            total += tile.to(tl.float32, bitcast=True) * value
+    else:
+        # As if columns did not follow one another: a lane has one of each tensor at a time, and so
+        # all have one layout.
+        lanes = tl.max_contiguous(tl.arange(0, BLOCK_W // 2)[None, :], [1, 1])
+        total = tl.zeros((BLOCK_R, BLOCK_W // 2), tl.float32)
+        pairs = words.to(tl.pointer_type(tl.int64)) + rows * (WIDTH // 2)
+        for start in tl.static_range(0, WIDTH // 2, BLOCK_W // 2):
+            columns = start + lanes
+            read = columns < WIDTH // 2
+            scale = scales + of_scales * SCALES
+            total += _pair_sums(pairs, scale, x, columns, there & read, read, FORMAT, PER)
+    return tl.sum(total, axis=1) * settle(FORMAT)
 
 
 @triton.jit
 def tile_rows(first, BLOCK_R: tl.constexpr):
-    """int32 [BLOCK_R, 1, 1]"""
-    return (first + tl.arange(0, BLOCK_R))[:, None, None]
-
-
-@triton.jit
-def tile_columns(first, BLOCK_W: tl.constexpr):
-    """int32 [1, 1, BLOCK_W]"""
-    return (first + tl.arange(0, BLOCK_W))[None, None, :]
+    """int32 [BLOCK_R, 1]"""
+    return (first + tl.arange(0, BLOCK_R))[:, None]
