@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from app.core.settings import ThemeName
 
 ROOT = Path(__file__).resolve().parent.parent
-SCREEN = (1296, 1288)
-WINDOW = (1200, 1200)
-"""Large enough for all of the dashboard."""
+SCREEN = (1296, 1400)
+PLACE = (48, 44)
+WINDOWS = {"dashboard": (1200, 1312), "chat": (1200, 880)}
+"""The dashboard's has room for all of it."""
 MOST_BYTES = 300_000
 WARM_UP = (
     "Tell me a story about a river and a mill.",
@@ -107,6 +108,7 @@ class _Camera:
     """The open app, driven from outside its event loop, and what it takes pictures with."""
 
     def __init__(self, model: str, theme: ThemeName, out: Path) -> None:
+        from PySide6.QtGui import QCursor
         from PySide6.QtWidgets import QApplication
 
         from app.core import settings
@@ -120,8 +122,8 @@ class _Camera:
         self._app = QApplication(["Headrace"])
         self.headrace = Headrace(self._app)
         self.headrace.begin(hidden=False)
-        self.headrace.window.resize(*WINDOW)
-        self.headrace.window.move(48, 44)
+        self.headrace.window.move(*PLACE)
+        QCursor.setPos(0, 0)  # what it is on tells of itself
 
     def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Whether the condition came true in time."""
@@ -146,8 +148,14 @@ class _Camera:
             session.stop()
 
     def picture(self, name: str) -> None:
+        """Of the screen down to below the window, which is given its size first."""
+        window = self.headrace.window
+        window.resize(*WINDOWS[name])
+        self.pause(1)
         path = self._out / f"screenshot-{name}.png"
-        self._app.primaryScreen().grabWindow(0).save(str(path), "PNG", 0)
+        height = window.frameGeometry().bottom() + PLACE[1]
+        shown = self._app.primaryScreen().grabWindow(0, 0, 0, SCREEN[0], height)
+        shown.save(str(path), "PNG", 0)
         print(f"{path}: {path.stat().st_size:,} bytes")
         if path.stat().st_size > MOST_BYTES:
             raise SystemExit(f"{path} exceeds {MOST_BYTES:,} bytes")

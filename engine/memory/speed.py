@@ -21,7 +21,7 @@ CONTEXT_TOKENS = 1024
 """Estimates are for a conversation of this length."""
 VRAM_SHARE = 0.85
 """Of the memory's peak rate that kernels reach."""
-GPU_LAYER_S = (36e-6, 62e-6)
+GPU_LAYER_S = (40e-6, 58e-6)
 """A layer's kernels beside what they read: 48 us on an H200, from the row of all experts in
 gpu-xeon-16-decode.json."""
 LINK_SHARE = 0.88
@@ -52,7 +52,7 @@ GPU_PROMPT_SHARE = (0.05, 0.25)
 LEAST_HITS = ((0.0, 0.0), (0.11, 0.190), (0.25, 0.478), (0.37, 0.580), (0.5, 0.701), (1.0, 1.0))
 """Share of the experts that are cached, and of the routed ones that are found there: the demo
 model's own routing (cpu-xeon-2-expert-cache.json)."""
-MOST_HITS = ((0.0, 0.0), (0.11, 0.469), (0.37, 0.887), (1.0, 1.0))
+MOST_HITS = ((0.0, 0.0), (0.11, 0.469), (0.25, 0.768), (0.37, 0.887), (1.0, 1.0))
 """The same for routing that repeats itself as conversations do
 (cpu-xeon-2-expert-cache-simulated.json)."""
 
