@@ -12,8 +12,6 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from benchmarks import cache_replays, routing
-from benchmarks.routing import Step
 from engine.experts.residency import Residency
 from engine.runtime.bench_result import Result
 
@@ -30,41 +28,49 @@ def benchmark() -> ModuleType:
     return module
 
 
-def hits(trace: object, layers: int, experts: int, slots: int) -> tuple[int, int]:
-    table = Residency(layers, experts, slots)
-    return cache_replays.residency_hits(trace, table)  # type: ignore[arg-type]
+@pytest.fixture(scope="module")
+def routing(benchmark: ModuleType) -> ModuleType:
+    """Found once `benchmark` is there."""
+    return sys.modules[benchmark.Routes.__module__]
 
 
-def test_replays_of_a_routing_that_never_changes() -> None:
-    def step() -> Step:
-        return Step(decode=True, calls=[(0, [[0, 1]]), (1, [[2, 3], [3, 2]])])
+@pytest.fixture(scope="module")
+def replays(benchmark: ModuleType) -> ModuleType:
+    return sys.modules[benchmark.FixedHalfLife.__module__]
+
+
+def test_replays_of_a_routing_that_never_changes(routing: ModuleType, replays: ModuleType) -> None:
+    def step() -> object:
+        return routing.Step(decode=True, calls=[(0, [[0, 1]]), (1, [[2, 3], [3, 2]])])
 
     trace = [[step(), step()], [step(), step()]]
     # Four experts are used by each of the two steps that count.
-    assert hits(trace, 2, 4, 4) == (8, 8)
-    assert cache_replays.lru_hits(trace, 4) == (8, 8)
-    assert cache_replays.lru_hits(trace, 2) == (0, 8)
-    assert cache_replays.best_hits(trace, 4) == (8, 8)
+    assert replays.residency_hits(trace, Residency(2, 4, 4)) == (8, 8)
+    assert replays.lru_hits(trace, 4) == (8, 8)
+    assert replays.lru_hits(trace, 2) == (0, 8)
+    assert replays.best_hits(trace, 4) == (8, 8)
     # One stays while the other three come and go through two slots.
-    assert cache_replays.best_hits(trace, 3) == (4, 8)
-    assert cache_replays.placed_hits(trace, cache_replays.hottest(trace, 4)) == (8, 8)
-    assert cache_replays.placed_hits(trace, {(0, 0)}) == (2, 8)
+    assert replays.best_hits(trace, 3) == (4, 8)
+    assert replays.placed_hits(trace, replays.hottest(trace, 4)) == (8, 8)
+    assert replays.placed_hits(trace, {(0, 0)}) == (2, 8)
 
 
-def test_prefill_warms_and_is_not_counted() -> None:
-    prefill = Step(decode=False, calls=[(0, [[0, 1], [2, 1]])])
-    decode = Step(decode=True, calls=[(0, [[0, 3]])])
-    assert hits([[], [prefill, decode]], 1, 4, 4) == (1, 2)
-    assert cache_replays.lru_hits([[], [prefill, decode]], 4) == (1, 2)
-    assert cache_replays.best_hits([[], [prefill, decode]], 4) == (1, 2)
+def test_prefill_warms_and_is_not_counted(routing: ModuleType, replays: ModuleType) -> None:
+    prefill = routing.Step(decode=False, calls=[(0, [[0, 1], [2, 1]])])
+    decode = routing.Step(decode=True, calls=[(0, [[0, 3]])])
+    assert replays.residency_hits([[], [prefill, decode]], Residency(1, 4, 4)) == (1, 2)
+    assert replays.lru_hits([[], [prefill, decode]], 4) == (1, 2)
+    assert replays.best_hits([[], [prefill, decode]], 4) == (1, 2)
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3, 4, 6])
-def test_no_order_of_going_hits_more_than_the_best(slots: int) -> None:
+def test_no_order_of_going_hits_more_than_the_best(
+    routing: ModuleType, replays: ModuleType, slots: int
+) -> None:
     """By search through all that a cache of so many slots could keep."""
     chance = random.Random(slots)
     calls = [[sorted(chance.sample(range(6), 2))] for _ in range(7)]
-    trace = [[Step(decode=True, calls=[(0, ids)]) for ids in calls]]
+    trace = [[routing.Step(decode=True, calls=[(0, ids)]) for ids in calls]]
     kept: dict[frozenset[int], int] = {frozenset(): 0}
     for [wanted] in calls:
         after: dict[frozenset[int], int] = {}
@@ -76,17 +82,17 @@ def test_no_order_of_going_hits_more_than_the_best(slots: int) -> None:
                     total = found + len(held & set(wanted))
                     after[frozenset(left)] = max(after.get(frozenset(left), 0), total)
         kept = after
-    assert cache_replays.best_hits(trace, slots)[0] == max(kept.values())
+    assert replays.best_hits(trace, slots)[0] == max(kept.values())
 
 
-def test_a_fixed_half_life_stays() -> None:
+def test_a_fixed_half_life_stays(routing: ModuleType, replays: ModuleType) -> None:
     routes = routing.simulated(1)
-    table = cache_replays.FixedHalfLife(routes.layers, routes.experts, 300, 3)
-    cache_replays.residency_hits(routes.conversations[:2], table)
+    table = replays.FixedHalfLife(routes.layers, routes.experts, 300, 3)
+    replays.residency_hits(routes.conversations[:2], table)
     assert set(table.tables.chosen.tolist()) == {3}
 
 
-def test_a_file_of_routes_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_file_of_routes_is_read_as_it_was_written(routing: ModuleType, tmp_path: Path) -> None:
     routes = routing.simulated(2)
     routing.write(routes, tmp_path / "routes.json")
     assert routing.read(tmp_path / "routes.json") == routes
@@ -105,6 +111,7 @@ def test_prompts_are_tokens(benchmark: ModuleType) -> None:
 
 def test_it_runs_and_writes_its_record(
     benchmark: ModuleType,
+    routing: ModuleType,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
