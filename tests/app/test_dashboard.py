@@ -281,6 +281,9 @@ class TestResidency:
         assert low < row[2] < high and low < row[3] < high
 
 
+VIEWS = [residency(94, 512, seed) for seed in range(3)]
+
+
 def use(main: window.MainWindow, qtbot: QtBot, watch: StallWatch) -> None:
     """All that a person does with the page, with a moment's rest between."""
     page = main.dashboard
@@ -292,8 +295,7 @@ def use(main: window.MainWindow, qtbot: QtBot, watch: StallWatch) -> None:
 
     for second in range(400, 430):
         then("figures", lambda second=second: main._show_stats(stats_at(second)))
-    for seed in range(3):
-        view = residency(94, 512, seed)
+    for view in VIEWS:
         then("residency", lambda view=view: page.residency.show_residency(view))
     for row in (0, 40, 93):
         then("a layer", lambda row=row: page.residency.map.choose(row, row))
@@ -303,13 +305,13 @@ def use(main: window.MainWindow, qtbot: QtBot, watch: StallWatch) -> None:
         then("pointer on a figure", lambda figure=figure: qtbot.mouseMove(figure))
     for _ in range(30):
         then("Tab", lambda: qtbot.keyClick(main.focusWidget() or page, Qt.Key.Key_Tab))
-    for curve in page.findChildren(Sparkline):
+    for curve in [one for one in page.findChildren(Sparkline) if one.window() is main]:
         for share in (0.1, 0.5, 0.9):
             then("pointer on a curve", lambda curve=curve, share=share: curve.point_at(share))
     bar = page.verticalScrollBar()
-    for at in range(0, bar.maximum(), 60):
-        then("scrolling", lambda at=at: bar.setValue(at))
-    for width in range(1100, 780, -40):
+    for share in range(12):
+        then("scrolling", lambda share=share: bar.setValue(bar.maximum() * share // 11))
+    for width in (*range(1100, 780, -40), *range(820, 1140, 40)):
         then("resizing", lambda width=width: main.resize(width, 800))
     then("chat", lambda: main.open_page(window.CHAT))
     then("back", lambda: main.open_page(window.DASHBOARD))
@@ -320,8 +322,10 @@ def test_nothing_stalls(open_app: Opener, qtbot: QtBot) -> None:
     main.dashboard._clock = Clock()
     main.dashboard.show_view(EngineView(phase=Phase.READY), 0)
     feed(main.dashboard, range(400))
-    found = longest_stall(lambda watch: use(main, qtbot, watch))
-    assert found.longest_s < FRAME_S, f"{1000 * found.longest_s:.1f} ms while: {found.during}"
+    main.resize(1120, 800)
+    qtbot.wait(50)
+    longest, during = longest_stall(lambda watch: use(main, qtbot, watch))
+    assert longest < FRAME_S, f"{1000 * longest:.1f} ms while: {during}"
 
 
 def in_use(process: psutil.Process) -> tuple[int, int, int]:

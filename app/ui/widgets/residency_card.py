@@ -8,7 +8,7 @@ from app.core.residency_view import ResidencyView
 from app.ui.widgets.basics import Card, label
 from app.ui.widgets.heat_map import HeatMap
 
-_HINT = "Rows are layers, columns their experts; bright ones have a slot."
+_HINT = "Rows are layers, columns their experts; coloured ones have a slot."
 
 
 class ResidencyCard(Card):
