@@ -14,9 +14,9 @@ from markdown_it.token import Token
 
 from app.core.markdown import Code, Markdown, Piece
 
-READ_CHARS = 900
+READ_CHARS = 700
 """So much is read at once, and so much stays open at most."""
-_FREEZE_CHARS = 300
+_FREEZE_CHARS = 250
 """Blocks are put together up to this size, so that pieces are few."""
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})(.*)$")
 _LINE_START = re.compile(r"\n(?=\S)")

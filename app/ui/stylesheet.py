@@ -149,6 +149,7 @@ QPlainTextEdit, QTextBrowser {{
   background: transparent; color: {muted}; border-left: 2px solid {border}; padding-left: 8px;
 }}
 #fold {{ color: {muted}; padding: 3px 6px; font-size: 13px; }}
+QToolButton#fold:checked {{ background: transparent; }}
 #systemPrompt {{
   background: {raised}; border: 1px solid {border}; border-radius: 8px; padding: 6px;
 }}

@@ -9,20 +9,17 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import psutil
 import pytest
 from PySide6.QtCore import Qt
 from pytestqt.qtbot import QtBot
 
 from app.core import server_record, settings
-from app.core.completion import request_body
 from app.core.conversation import ChatSettings, MessageState
 from app.core.settings import Settings
 from app.core.supervisor import Phase
-from app.ui import chat_session, window
+from app.ui import window
 from app.ui.application import Headrace
 from app.ui.widgets.message_view import AssistantMessage
 from engine import paths
@@ -298,20 +295,13 @@ def test_a_server_started_by_hand_is_used_and_left(
         by_hand.wait(20)
 
 
-def test_the_demo_model_answers(
-    open_app: Opener, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_demo_model_answers(open_app: Opener, qtbot: QtBot) -> None:
     """What a person sees first, but for the sampling: the likeliest answer must be right.
 
-    The app's chat names no temperature, and at the model's own (0.3) so small a model may err.
+    At the model's own temperature (0.3) so small a model may err.
     """
-
-    def unsampled(*arguments: Any) -> bytes:
-        body = {**msgspec.json.decode(request_body(*arguments)), "temperature": 0}
-        return msgspec.json.encode(body)
-
-    monkeypatch.setattr(chat_session, "request_body", unsampled)
     headrace = open_app(start_engine_at_launch=True, port=0)
+    headrace.window.chat.session.use_settings(ChatSettings(temperature=0.0))
     view = ask(headrace, qtbot, "What is the capital of France?")
     qtbot.waitUntil(lambda: not headrace.window.chat.session.busy, timeout=PATIENCE_MS)
     assert view.message.state is MessageState.DONE, view.message.error

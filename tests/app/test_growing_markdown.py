@@ -102,6 +102,6 @@ def test_code_that_grows_has_the_colours_of_the_whole() -> None:
 
 
 def test_nothing_is_settled_within_a_long_text() -> None:
-    code = 'x = """\n' + "def f(): pass\n" * 60
+    code = 'x = """\n' + "def f(): pass\n" * 50
     _, settled = CodeSpans("python", "one-dark").spans(code)
     assert settled == 0
