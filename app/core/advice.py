@@ -17,7 +17,13 @@ _FIELDS = {
 }
 """Options of `headrace serve`, and the settings that the app makes them of."""
 
-_OTHERS = {"--max-sequences": "the number of requests at once"}
+_OTHERS = {
+    "--max-sequences": "the number of requests at once",
+    "--prefill-chunk": "the tokens of a prompt in a step",
+    "--kv-reserve-tokens": "the context that has room before experts",
+    "--emulate-vram": "the size of the GPU that is played",
+    "--emulate-link": "the rate of the link that is played",
+}
 """Options that the app leaves as they are, in words."""
 
 _OPTION = re.compile(r"(--[a-z][a-z-]*[a-z])(?: (auto|cpu|sim|cuda)\b)?")
