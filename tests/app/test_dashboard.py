@@ -218,6 +218,9 @@ class TestHistory:
             ("h.csv", export.save_history),
             ("p.png", export.save_picture),
         ):
+            shown = page.widget()
+            assert shown is not None
+            size = shown.size() * shown.devicePixelRatioF()
             with qtbot.waitSignal(export.saved, timeout=PATIENCE_MS) as saved:
                 save(tmp_path / name)
             assert saved.args == [str(tmp_path / name)]
@@ -227,9 +230,7 @@ class TestHistory:
         assert rows[3]["time"] == "2001-09-09T01:46:43+00:00"
         assert float(rows[3]["expert_misses"]) == 901 and float(rows[3]["ttft_s"]) == 0.23
         picture = QImage(str(tmp_path / "p.png"))
-        shown = page.widget()
-        assert shown is not None
-        assert picture.size() == shown.size() * shown.devicePixelRatioF()
+        assert picture.size() == size
 
     def test_what_cannot_be_written_is_told(
         self, page: DashboardPage, qtbot: QtBot, tmp_path: Path

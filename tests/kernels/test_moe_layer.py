@@ -17,7 +17,8 @@ from tests.kernels.stored import error, stored
 HIDDEN, INNER, EXPERTS, ROUTES = 160, 32, 6, 3
 ROUNDED = 2**-7
 """Of bfloat16; the interpreter cuts bits off where a GPU rounds."""
-FORMATS = ["bfloat16", "fp8_block", "nvfp4", "mxfp4"]
+FULL = pytest.mark.full
+FORMATS = ["bfloat16", "nvfp4", *(pytest.param(f, marks=FULL) for f in ("fp8_block", "mxfp4"))]
 
 
 def shared_expert(storage: str, *, gated: bool = True) -> SharedExpert:

@@ -110,7 +110,7 @@ STEPS = st.lists(
 
 
 @given(slots=st.integers(1, MOST), steps=STEPS)
-@settings(max_examples=examples(15))
+@settings(max_examples=examples(6))
 def test_lives_of_a_pool(slots: int, steps: list[dict[str, object]]) -> None:
     pair = Pair(LAYERS, EXPERTS, slots, MOST)
     for step in steps:
@@ -166,7 +166,7 @@ def skewed(chance: random.Random, experts: int, tokens: int, width: int, step: i
 
 @pytest.mark.parametrize(("slots", "tokens"), [(3, 2), (9, 1)])
 def test_a_longer_life(slots: int, tokens: int) -> None:
-    live(Pair(3, 6, slots, 12), 12, slots, tokens, 2)
+    live(Pair(3, 6, slots, 12), 7, slots, tokens, 2)
 
 
 def test_experts_beyond_the_last_are_absent() -> None:
