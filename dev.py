@@ -334,7 +334,13 @@ def parser() -> argparse.ArgumentParser:
             name, usage=usage, help=summary, description=description, allow_abbrev=False
         )
 
-    verb("setup", "", "make the environment .venv", "Make the environment .venv, and nothing else.")
+    verb(
+        "setup",
+        "",
+        "make the environment .venv",
+        "Make the environment .venv with the CPU kernels, and nothing else. Kernels that could not "
+        "be compiled are tried again, which the other verbs do not do.",
+    )
     verb(
         "run",
         "[OPTION ...]",
@@ -375,7 +381,7 @@ def main(argv: Sequence[str]) -> int:
             return test(rest, full=known.full)
         if rest:
             own.error(f"unknown arguments: {' '.join(rest)}")
-        setup()
+        setup(again=True)
         return 0
     except Trouble as trouble:
         print(f"dev.py: {trouble}", file=sys.stderr)

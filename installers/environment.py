@@ -21,17 +21,12 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 from installers.child import run_apart, running_apart
-from installers.native import build_native
+from installers.lock import only_one
+from installers.native import build_native, forget_failure
 from installers.system_libraries import Trouble, apt_install, say
-
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -111,27 +106,14 @@ def is_unusable(record: dict[str, str], flavour: str) -> bool:
     )
 
 
-@contextlib.contextmanager
-def only_one_setup() -> Iterator[None]:
+def only_one_setup() -> contextlib.AbstractContextManager[None]:
     """Hold the lock of this checkout's environment; wait for another set-up to end."""
-    with GUARD.open("a") as guard:
-        if sys.platform == "win32":
-            while True:
-                with contextlib.suppress(OSError):
-                    msvcrt.locking(guard.fileno(), msvcrt.LK_LOCK, 1)
-                    break
-        else:
-            try:
-                fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                say("Another set-up is at work in this folder; waiting for it to end.")
-                fcntl.flock(guard, fcntl.LOCK_EX)
-        yield
+    return only_one(GUARD, "Another set-up is at work in this folder; waiting for it to end.")
 
 
-def setup() -> None:
+def setup(*, again: bool = False) -> None:
     """Make `.venv`, install what is locked and compile the native library, as far as these are not
-    there already.
+    there already. A compilation that failed is tried `again` only where that is asked for.
 
     Raises Trouble, or KeyboardInterrupt after a sentence that says what the next start does.
     """
@@ -139,6 +121,8 @@ def setup() -> None:
     stamp = wanted_stamp(flavour)
     try:
         VENV.mkdir(exist_ok=True)
+        if again:
+            forget_failure()
         if not is_complete(stamp):
             with only_one_setup():
                 if not is_complete(stamp):

@@ -14,14 +14,15 @@ from array import array
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
-from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_void_p
+from ctypes import c_char_p
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Protocol
 
 from engine.errors import ModelFilesError, OutOfMemory
 from engine.formats.tensor_info import FileRange
 from engine.native.library import Library
+from engine.native.structures import ReadOutcome
 
 READERS = 8
 """Threads that wait for the disk, whatever the number of cores: a fast disk wants so many requests
@@ -64,37 +65,12 @@ def read_ranges(
     return _NativeReading(native, ranges, readers)
 
 
-class _Outcome(Structure):
-    """headrace_read_outcome"""
-
-    _fields_ = [
-        *((name, c_int64) for name in ("direct", "offset")),
-        *((name, c_int32) for name in ("file", "system_error")),
-    ]
-
-
-_SIGNATURES: dict[str, tuple[Any, ...]] = {
-    "headrace_read_begin": (c_void_p, POINTER(c_char_p), c_int64, c_void_p, c_int64, c_int32),
-    "headrace_read_done": (c_int64, c_void_p),
-    "headrace_read_wait": (c_int32, c_void_p, c_int32),
-    "headrace_read_cancel": (None, c_void_p),
-    "headrace_read_end": (c_int32, c_void_p, POINTER(_Outcome)),
-}
-
-
-def _bound(native: Library) -> dict[str, Any]:
-    found = {name: getattr(native.functions, name) for name in _SIGNATURES}
-    for name, (result, *arguments) in _SIGNATURES.items():
-        found[name].restype, found[name].argtypes = result, arguments
-    return found
-
-
 class _NativeReading:
     def __init__(
         self, native: Library, ranges: Sequence[tuple[FileRange, int]], readers: int
     ) -> None:
         self.direct_bytes = 0
-        self._call = _bound(native)
+        self._functions = native.functions
         files = list(dict.fromkeys(wanted.file for wanted, _ in ranges))
         numbers = {file: number for number, file in enumerate(files)}
         table = array("q")
@@ -103,7 +79,7 @@ class _NativeReading:
         paths = (c_char_p * len(files))(*map(_system_path, files))
         at = table.buffer_info()[0]
         self._files = files
-        self._handle = self._call["headrace_read_begin"](
+        self._handle = self._functions.headrace_read_begin(
             paths, len(files), at, len(ranges), readers
         )
         if not self._handle:
@@ -111,7 +87,7 @@ class _NativeReading:
 
     def finish(self, progress: BytesDone | None = None) -> None:
         milliseconds = int(POLL_SECONDS * 1000)
-        while not self._call["headrace_read_wait"](self._handle, milliseconds):
+        while not self._functions.headrace_read_wait(self._handle, milliseconds):
             self._tell(progress)
         self._tell(progress)
         status, outcome = self._end()
@@ -124,12 +100,12 @@ class _NativeReading:
 
     def _tell(self, progress: BytesDone | None) -> None:
         if progress is not None:
-            progress(self._call["headrace_read_done"](self._handle))
+            progress(self._functions.headrace_read_done(self._handle))
 
-    def _end(self) -> tuple[int, _Outcome]:
-        outcome = _Outcome()
+    def _end(self) -> tuple[int, ReadOutcome]:
+        outcome = ReadOutcome()
         handle, self._handle = self._handle, None
-        return self._call["headrace_read_end"](handle, outcome), outcome
+        return self._functions.headrace_read_end(handle, outcome), outcome
 
     def __enter__(self) -> _NativeReading:
         return self
@@ -141,7 +117,7 @@ class _NativeReading:
         trace: TracebackType | None,
     ) -> None:
         if self._handle:
-            self._call["headrace_read_cancel"](self._handle)
+            self._functions.headrace_read_cancel(self._handle)
             self._end()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import json
 import logging
 import os
 import sys
@@ -26,10 +27,12 @@ from ctypes import (
     c_void_p,
 )
 from pathlib import Path
+from typing import Any
 
+from engine.errors import InvalidRequest
 from engine.formats.blob import BlobSpec
 from engine.native import structures
-from engine.native.structures import AttentionLayout, Matrix, Rotation
+from engine.native.structures import AttentionLayout, Matrix, ReadOutcome, Rotation
 from engine.paths import debug_setting, program
 
 logger = logging.getLogger(__name__)
@@ -90,7 +93,7 @@ class Layer(Structure):
 
 
 _MATRIX = (c_int32, c_int64, c_int64, c_void_p, c_void_p, c_void_p)
-_SIGNATURES = {
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
     "headrace_tiers": (c_int32,),
     "headrace_tier_name": (c_char_p, c_int32),
     "headrace_tier_usable": (c_int32, c_int32),
@@ -141,6 +144,14 @@ _SIGNATURES = {
     "headrace_coordinator_busy_ns": (c_uint64, c_void_p),
     "headrace_coordinator_close": (c_int32, c_void_p, c_int64),
 }
+READ_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "headrace_read_begin": (c_void_p, POINTER(c_char_p), c_int64, c_void_p, c_int64, c_int32),
+    "headrace_read_done": (c_int64, c_void_p),
+    "headrace_read_wait": (c_int32, c_void_p, c_int32),
+    "headrace_read_cancel": (None, c_void_p),
+    "headrace_read_end": (c_int32, c_void_p, POINTER(ReadOutcome)),
+}
+"""Of `source/headrace_files.h`; `file_reads.py` calls them."""
 
 
 class Library:
@@ -152,6 +163,7 @@ class Library:
     def __init__(self, path: Path) -> None:
         """Raises NativeError for a file that does not load or speaks another version."""
         self.path = path
+        _check_size(path)
         try:
             self.functions = ctypes.CDLL(str(path))
             self.functions.headrace_abi.restype = c_int32
@@ -160,8 +172,11 @@ class Library:
             raise NativeError(f"{path} does not load: {error}") from error
         if found != ABI:
             raise NativeError(f"{path} has interface {found}, this version needs {ABI}")
-        for name, (result, *arguments) in _SIGNATURES.items():
-            function = getattr(self.functions, name)
+        for name, (result, *arguments) in (_SIGNATURES | READ_SIGNATURES).items():
+            try:
+                function = getattr(self.functions, name)
+            except AttributeError as error:
+                raise NativeError(f"{path} is of another version: it lacks {name}") from error
             function.restype, function.argtypes = result, arguments
         self.products = self.functions.headrace_products
         self.mlp = self.functions.headrace_mlp
@@ -196,11 +211,16 @@ class Library:
             self._banks.clear()
 
     @property
-    def tiers(self) -> list[str]:
-        """Names of the instruction sets that this machine can run, ascending."""
+    def compiled_tiers(self) -> list[str]:
+        """Names of the instruction sets that the library has code for, ascending."""
         count = self.functions.headrace_tiers()
-        names = [self.functions.headrace_tier_name(i).decode() for i in range(count)]
-        return [name for i, name in enumerate(names) if self.functions.headrace_tier_usable(i)]
+        return [self.functions.headrace_tier_name(i).decode() for i in range(count)]
+
+    @property
+    def tiers(self) -> list[str]:
+        """Those of them that this machine can run."""
+        names = enumerate(self.compiled_tiers)
+        return [name for i, name in names if self.functions.headrace_tier_usable(i)]
 
     @property
     def tier(self) -> str:
@@ -212,7 +232,11 @@ class Library:
         usable = self.tiers
         if name not in usable:
             raise NativeError(f"no instruction set {name!r} here; there are {', '.join(usable)}")
-        self.functions.headrace_set_tier(usable.index(name))
+        self.cap_tier(name)
+
+    def cap_tier(self, name: str) -> None:
+        """Use the best of `tiers` that is not above this one of `compiled_tiers`."""
+        self.functions.headrace_set_tier(self.compiled_tiers.index(name))
 
     def set_threads(self, threads: int) -> None:
         """Have this many threads, the caller's included; never more than there are CPUs."""
@@ -255,7 +279,10 @@ _PARTS = ("weight", "scale", "scale_2")
 
 @functools.cache
 def library() -> Library | None:
-    """The library, None where there is none or it does not fit: the log says so, once."""
+    """The library, None where there is none or it does not fit: the log says so, once.
+
+    Raises InvalidRequest for a HEADRACE_DEBUG_ISA that names no instruction set.
+    """
     if debug_setting("native", "1") == "0":
         return None
     try:
@@ -277,6 +304,34 @@ def remedy() -> str:
     return f"With a C++20 compiler installed, this builds them: {command}"
 
 
+def _check_size(path: Path) -> None:
+    """By the record of the set-up: to load a file that was cut off ends the process (SIGBUS)."""
+    try:
+        record = json.loads((path.parent / "record.json").read_text(encoding="utf-8"))
+        size = path.stat().st_size
+    except (OSError, ValueError):
+        return  # a wheel's has no record, nor one that was compiled by hand
+    made = record.get("size", size) if isinstance(record, dict) else size
+    if size != made:
+        raise NativeError(f"{path} is damaged: it has {size} bytes, and {made} when it was made")
+
+
+def _apply_setting(loaded: Library) -> None:
+    """HEADRACE_DEBUG_ISA, the highest instruction set to use; empty for the best."""
+    setting = debug_setting("isa")
+    if not setting:
+        return
+    name, known = setting.strip().lower(), loaded.compiled_tiers
+    if name not in known:
+        raise InvalidRequest(
+            f"HEADRACE_DEBUG_ISA is {setting!r}, which is no instruction set of the CPU kernels",
+            hint=f"Unset it, or set it to one of these: {', '.join(known)}.",
+        )
+    loaded.cap_tier(name)
+    if loaded.tier != name:
+        logger.warning("This machine has no %s: the CPU kernels use %s", name, loaded.tier)
+
+
 def _load() -> Library:
     name = f"headrace_native{SUFFIX}"
     # In a checkout it lies where it was built, in a wheel beside this file.
@@ -284,8 +339,6 @@ def _load() -> Library:
     if path is None:
         raise NativeError("they have not been built")
     loaded = Library(path)
-    wanted = debug_setting("isa")
-    if wanted:
-        loaded.set_tier(wanted)
+    _apply_setting(loaded)
     logger.info("CPU kernels: %s, process %d", loaded.tier, os.getpid())
     return loaded

@@ -47,3 +47,12 @@ class Rotation(Structure):
         *_fields(c_int64, "rows half"),
         *_fields(c_void_p, "q k v cosines sines pages offsets turned"),
     ]
+
+
+class ReadOutcome(Structure):
+    """headrace_read_outcome"""
+
+    _fields_: ClassVar = [
+        *_fields(c_int64, "direct offset"),
+        *_fields(c_int32, "file system_error"),
+    ]

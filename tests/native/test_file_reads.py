@@ -21,7 +21,7 @@ from engine.errors import ModelFilesError
 from engine.formats.tensor_info import FileRange
 from engine.native import file_reads
 from engine.native.file_reads import read_ranges
-from engine.native.library import Library
+from engine.native.library import READ_SIGNATURES, Library
 from installers.native import compiler_name
 from tests.project.checkout import ROOT
 
@@ -262,7 +262,7 @@ def test_a_model_that_nobody_may_write_to_is_read(reader: Library | None, tmp_pa
 
 def test_the_header_and_the_loader_name_the_same_functions() -> None:
     header = (ROOT / "engine/native/source/headrace_files.h").read_text(encoding="utf-8")
-    for name in file_reads._SIGNATURES:
+    for name in READ_SIGNATURES:
         assert f" {name}(" in header or f"*{name}(" in header
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import json
 import logging
 import os
 import subprocess
@@ -14,6 +16,7 @@ import psutil
 import pytest
 import torch
 
+from engine.errors import InvalidRequest
 from engine.kernels.linear import linear
 from engine.kernels.moe import moe_combine, moe_expert_rows
 from engine.native import library as module
@@ -82,6 +85,36 @@ def test_another_interface_is_refused(native: Library, monkeypatch: pytest.Monke
         Library(native.path)
 
 
+def test_a_library_that_was_cut_off_is_refused_before_it_is_loaded(
+    afresh: None,
+    native: Library,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    content = native.path.read_bytes()
+    (tmp_path / native.path.name).write_bytes(content[:200_000])
+    (tmp_path / "record.json").write_text(json.dumps({"size": len(content)}))
+    monkeypatch.setattr(module, "FOLDER", tmp_path)
+    monkeypatch.setattr(ctypes, "CDLL", None)  # what loads it could end this process
+    assert library() is None
+    assert f"damaged: it has 200000 bytes, and {len(content)}" in caplog.text
+    assert "python3 dev.py setup" in caplog.text
+
+
+@pytest.mark.parametrize("table", ["_SIGNATURES", "READ_SIGNATURES"])
+def test_a_library_that_lacks_a_function_is_refused(
+    afresh: None,
+    native: Library,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    table: str,
+) -> None:
+    monkeypatch.setitem(getattr(module, table), "headrace_of_tomorrow", (ctypes.c_int32,))
+    assert library() is None
+    assert "is of another version: it lacks headrace_of_tomorrow" in caplog.text
+
+
 def test_the_header_and_the_loader_name_one_interface() -> None:
     header = (ROOT / "engine/native/source/headrace_native.h").read_text(encoding="utf-8")
     assert f"#define HEADRACE_NATIVE_ABI {module.ABI}\n" in header
@@ -99,6 +132,43 @@ def test_the_instruction_set_can_be_capped(
     native.set_tier(native.tiers[-1])
     with pytest.raises(NativeError, match="no instruction set 'sse9' here; there are portable"):
         native.set_tier("sse9")
+
+
+def test_a_name_in_capitals_caps_the_instruction_set(
+    afresh: None, native: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_DEBUG_ISA", " Portable")
+    capped = library()
+    assert capped is not None and capped.tier == "portable"
+
+
+@pytest.mark.parametrize("setting", ["bogus", " "])
+def test_an_unknown_instruction_set_is_refused_with_those_there_are(
+    afresh: None, native: Library, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    monkeypatch.setenv("HEADRACE_DEBUG_ISA", setting)
+    with pytest.raises(InvalidRequest, match=f"HEADRACE_DEBUG_ISA is '{setting}'") as refusal:
+        library()
+    assert ", ".join(native.compiled_tiers) in refusal.value.hint
+    verify = [sys.executable, "-m", "engine.cli", "bench", "host"]
+    told = subprocess.run(verify, cwd=ROOT, capture_output=True, text=True, encoding="utf-8")
+    assert told.returncode == 1
+    assert told.stderr.startswith("error: HEADRACE_DEBUG_ISA is ")
+    assert "Traceback" not in told.stderr
+
+
+def test_an_instruction_set_that_the_machine_lacks_caps_to_the_best_below(
+    afresh: None,
+    native: Library,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    names = [*native.compiled_tiers, "avx2048"]  # every real one may be here
+    monkeypatch.setattr(Library, "compiled_tiers", names)
+    monkeypatch.setenv("HEADRACE_DEBUG_ISA", "avx2048")
+    capped = library()
+    assert capped is not None and capped.tier == native.tiers[-1]
+    assert f"no avx2048: the CPU kernels use {capped.tier}" in caplog.text
 
 
 def test_a_run_without_the_library_gives_the_same_answer(native: Library) -> None:

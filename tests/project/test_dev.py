@@ -121,7 +121,7 @@ def test_a_display_that_nobody_serves_is_a_reason(monkeypatch: pytest.MonkeyPatc
 def test_trouble_is_one_line_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def setup() -> NoReturn:
+    def setup(*, again: bool) -> NoReturn:
         raise Trouble("The disk is full.")
 
     monkeypatch.setattr(dev, "setup", setup)

@@ -98,6 +98,16 @@ def test_a_library_is_compiled_while_packages_are_installed(
     assert steps == [*beside, "looked at"]
 
 
+def test_only_a_set_up_by_name_forgets_a_failed_compilation(
+    steps: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "forget_failure", lambda: steps.append("forgotten"))
+    environment.setup()
+    assert "forgotten" not in steps
+    environment.setup(again=True)
+    assert steps[-1] == "forgotten"
+
+
 def test_new_pins_are_installed_into_the_same_environment(steps: list[str], checkout: Path) -> None:
     environment.setup()
     (checkout / "locked.txt").write_text("torch==2.13.1\n")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import NoReturn
 
@@ -97,6 +99,110 @@ def test_a_failure_is_told_and_not_repeated_for_the_same_sources(
     assert "a.cpp:1: error" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("damage", [b"", b"junk", b"the librarx"], ids=["cut", "junk", "bit"])
+def test_a_damaged_library_is_seen_and_made_anew(
+    sources: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    damage: bytes,
+) -> None:
+    library = native.BUILD / native.NAME
+
+    def compile_with(cmake: str) -> str:
+        library.write_bytes(b"the library")
+        return ""
+
+    monkeypatch.setattr(native, "compile_with", compile_with)
+    native.build_native(lambda: "cmake")
+    library.write_bytes(damage)
+    capsys.readouterr()
+    native.build_native(lambda: "cmake")
+    assert "not as it was compiled" in capsys.readouterr().out
+    assert library.read_bytes() == b"the library"
+    library.write_bytes(damage)
+    monkeypatch.setattr(native, "compiler_name", lambda: "")
+    native.build_native(unwanted)
+    assert not library.exists()
+
+
+def test_what_failed_is_tried_again_where_that_is_asked_for(
+    sources: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as context:
+        context.setattr(native, "compile_with", lambda cmake: "no space left")
+        native.build_native(lambda: "cmake")
+        assert "python3 dev.py setup" in capsys.readouterr().out
+    native.build_native(unwanted)
+    native.forget_failure()
+    assert "trying again" in capsys.readouterr().out
+    native.build_native(lambda: "cmake")
+    assert (native.BUILD / native.NAME).exists()
+    capsys.readouterr()
+    native.forget_failure()
+    native.build_native(unwanted)
+    assert capsys.readouterr().out == ""
+
+
+SECOND = """
+import sys
+from pathlib import Path
+from installers import native
+native.SOURCE = Path(sys.argv[1])
+native.BUILD = native.SOURCE / "_build"
+native.compiler_name = lambda: "c++ 12"
+native.compile_with = lambda cmake: sys.exit("compiled twice")
+native.build_native(lambda: "cmake")
+"""
+
+
+def test_two_set_ups_at_once_compile_once(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second waits for the lock and then finds the work done."""
+    others = []
+
+    def compile_with(cmake: str) -> str:
+        half = native.BUILD / "half.o"
+        half.touch()
+        other = subprocess.Popen(
+            [sys.executable, "-c", SECOND, str(sources)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+        )
+        others.append(other)
+        assert other.stdout is not None
+        assert "waiting" in other.stdout.readline()
+        assert half.exists()
+        (native.BUILD / native.NAME).touch()
+        return ""
+
+    monkeypatch.setattr(native, "compile_with", compile_with)
+    native.build_native(lambda: "cmake")
+    assert (others[0].communicate(timeout=30)[0], others[0].returncode) == ("", 0)
+    assert native.is_settled(native.read_record())
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell script stands for CMake")
+def test_no_half_library_is_ever_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "BUILD", tmp_path / "_build")
+    native.BUILD.mkdir()
+    place = native.BUILD / native.NAME
+    place.write_text("former")
+    cmake = tmp_path / "cmake"
+    link = f'mkdir -p "$4"; printf half > "$4/{native.NAME}"'
+    cmake.write_text(f'#!/bin/sh\n[ "$1" = -S ] || exit 1\n{link}\n')
+    cmake.chmod(0o755)
+    assert native.compile_with(str(cmake)) != ""
+    assert place.read_text() == "former"
+    cmake.write_text(f'#!/bin/sh\n[ "$1" = -S ] || exit 0\n{link}\n')
+    with place.open() as loaded:
+        assert native.compile_with(str(cmake)) == ""
+        assert (loaded.read(), place.read_text()) == ("former", "half")
+
+
 @pytest.mark.skipif(os.name == "nt", reason="a shell script stands for CMake")
 def test_the_end_of_cmake_s_own_words_is_what_went_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -115,6 +221,7 @@ def test_the_loader_looks_where_the_set_up_builds() -> None:
     text = (ROOT / "engine" / "native" / "library.py").read_text(encoding="utf-8")
     assert '"_build"' in text
     assert native.BUILD == ROOT / "engine" / "native" / "_build"
+    assert '"record.json"' in text
 
 
 def test_where_the_system_has_no_cmake_the_pinned_one_is_installed(
