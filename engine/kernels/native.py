@@ -13,6 +13,7 @@ from engine.formats.blob import BlobSpec
 from engine.formats.weight import StoredWeight
 from engine.kernels import native_linear, native_rows
 from engine.kernels.moe import moe_combine, moe_expert_rows
+from engine.kernels.native_checks import check_tensor
 from engine.kernels.native_linear import X_TYPES, describe_matrix
 from engine.native.library import (
     ACTIVATIONS,
@@ -80,13 +81,16 @@ def _moe_rows(
     rows: Tensor,
     activation: str,
 ) -> None:
+    if slots.dtype != torch.int64 or slots.dim() != 2:
+        raise ValueError(f"slots are {slots.dtype} {tuple(slots.shape)}, not int64 [T, k]")
     tokens, width = slots.shape
     wanted = (tokens, width, spec.hidden)
     if not rows.is_contiguous() or rows.dtype != torch.float32 or tuple(rows.shape) != wanted:
         raise ValueError(f"rows must be contiguous float32 {wanted}")
     if tuple(x.shape) != (tokens, spec.hidden):
         raise ValueError(f"x is {tuple(x.shape)}, not {(tokens, spec.hidden)}")
-    if bank.dtype != torch.uint8 or bank.shape[1] != spec.stride or not bank.is_contiguous():
+    flat = bank.dtype == torch.uint8 and bank.dim() == 2 and bank.is_contiguous()
+    if not flat or bank.shape[1] != spec.stride:
         raise ValueError(f"the bank must be contiguous bytes [_, {spec.stride}]")
     if slots.numel() == 0:
         return
@@ -107,6 +111,9 @@ def _moe_rows(
 
 def _combine(native: Library, rows: Tensor, weights: Tensor, dtype: torch.dtype) -> Tensor:
     tokens, width, hidden = rows.shape
+    check_tensor("rows", rows, torch.float32, (tokens, width, hidden))
+    if tuple(weights.shape) != (tokens, width):
+        raise ValueError(f"weights are {tuple(weights.shape)}, not {(tokens, width)}")
     rows = rows.contiguous()
     weights = weights.to(torch.float32).contiguous()
     out = torch.empty((tokens, hidden), dtype=torch.float32)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from engine.formats.weight import Projections, StoredWeight
 from engine.kernels.linear import linear, linears, mlp
+from engine.kernels.native_checks import check_matrix
 from engine.native.library import ACTIVATIONS, BFLOAT16, FLOAT32, FORMATS, OK, Library
 from engine.native.structures import Matrix
 
@@ -78,7 +79,9 @@ def described(weight: Projections | StoredWeight) -> Described:
 
 
 def describe_matrix(weight: StoredWeight, bias: Tensor | None) -> tuple[Matrix, list[Tensor]]:
-    """The matrix, and the tensors that must live as long as it is used."""
+    """The matrix, and the tensors that must live as long as it is used. Raises ValueError for parts
+    or a bias that do not fit the shape."""
+    check_matrix(weight, bias)
     parts = weight.parts
     held = [parts["weight"].contiguous()]
     held += [parts[name].contiguous() for name in ("scale", "scale_2") if name in parts]

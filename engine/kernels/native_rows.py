@@ -13,6 +13,7 @@ from torch import Tensor
 from engine.formats.weight import Projections
 from engine.kernels.attention import attention_block, gated, paged_attention, rotate_and_store
 from engine.kernels.attention_tables import AttentionTables, PagedRows, PagedSlots
+from engine.kernels.native_checks import check_tensor
 from engine.kernels.native_linear import X_TYPES, described
 from engine.kernels.pointwise import add_gated, add_rms_norm, rms_norm, route
 from engine.native import structures
@@ -39,12 +40,14 @@ def register(native: Library) -> None:
     ) -> Tensor:
         if q.dtype not in X_TYPES or q.dtype != keys.dtype or q.shape[-1] % _COLUMNS:
             return paged_attention.reference(q, keys, values, sequences, scale, gate)
+        if q.shape[2] != keys.shape[3]:
+            raise ValueError(f"heads of q have {q.shape[2]} columns, the keys {keys.shape[3]}")
         out = torch.empty(q.shape, dtype=torch.float32)
         q = q.contiguous()
         native.set_threads(torch.get_num_threads())
         layout = _layout_of(keys, values, q.shape[1], scale)
         status = native.attention(
-            byref(layout), table.of(sequences), len(sequences), q.data_ptr(), out.data_ptr()
+            byref(layout), table.of(sequences, len(q)), len(sequences), q.data_ptr(), out.data_ptr()
         )
         _check(status, "attention")
         return gated(out if q.dtype == torch.float32 else out.to(q.dtype), gate)
@@ -77,6 +80,7 @@ def register(native: Library) -> None:
         if x.shape[1] != into.columns:
             raise ValueError(f"x has {x.shape[1]} columns, the weights {into.columns}")
         tokens = x.shape[0]
+        _check_rotation(tokens, cos, sin, slots)
         y = torch.empty((tokens, out_of.rows[0]), dtype=torch.float32)
         held = [part.contiguous() for part in (x, cos, sin, slots.pages, slots.offsets)]
         x_at, *addresses = [part.data_ptr() for part in held]
@@ -103,6 +107,12 @@ def register(native: Library) -> None:
     ) -> Tensor:
         if not q.dtype == k.dtype == v.dtype == keys.dtype == torch.float32:
             return rotate_and_store.reference(q, k, v, cos, sin, keys, values, slots)
+        stored = (len(q), *keys.shape[2:])
+        check_tensor("k", k, torch.float32, stored)
+        check_tensor("v", v, torch.float32, stored)
+        if q.shape[2] != keys.shape[3]:
+            raise ValueError(f"heads of q have {q.shape[2]} columns, the keys {keys.shape[3]}")
+        _check_rotation(len(q), cos, sin, slots)
         turned = torch.empty(q.shape, dtype=torch.float32)
         held = [part.contiguous() for part in (q, k, v, cos, sin, slots.pages, slots.offsets)]
         addresses = [part.data_ptr() for part in (*held, turned)]
@@ -147,6 +157,7 @@ def register(native: Library) -> None:
     def native_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         if x.dtype != torch.float32 or weight.dtype != torch.float32:
             return rms_norm.reference(x, weight, eps)
+        check_tensor("the norm's weight", weight, torch.float32, x.shape[-1:])
         x, weight, out = x.contiguous(), weight.contiguous(), torch.empty(x.shape)
         columns = x.shape[-1]
         status = native.rms_norm(
@@ -164,6 +175,7 @@ def register(native: Library) -> None:
             return add_rms_norm.reference(x, added, weight, eps)
         if x.shape != added.shape:
             raise ValueError(f"{tuple(x.shape)} and {tuple(added.shape)} cannot be added")
+        check_tensor("the norm's weight", weight, torch.float32, x.shape[-1:])
         x, added, weight = x.contiguous(), added.contiguous(), weight.contiguous()
         total, out, columns = torch.empty(x.shape), torch.empty(x.shape), x.shape[-1]
         status = native.rms_norm(
@@ -178,29 +190,55 @@ class _SequenceTable:
     """A step's sequences as the library reads them: made once, then asked for by every layer."""
 
     def __init__(self) -> None:
-        self._last: tuple[Sequence[PagedRows], ctypes.Array[structures.Sequence]] = (
+        self._last: tuple[Sequence[PagedRows], ctypes.Array[structures.Sequence], int] = (
             (),
             (structures.Sequence * 0)(),
+            0,
         )
 
-    def of(self, sequences: Sequence[PagedRows]) -> ctypes.Array[structures.Sequence]:
+    def of(
+        self, sequences: Sequence[PagedRows], rows: int | None = None
+    ) -> ctypes.Array[structures.Sequence]:
+        """Raises ValueError for pages that are not int64, and a sequence beyond so many rows (None:
+        the library looks itself)."""
         # The sequences of the last call are held here, so they are these only if they are the same.
-        last, table = self._last
-        if last is sequences and isinstance(sequences, tuple):
-            return table
-        table = (structures.Sequence * len(sequences))(
-            *(
-                structures.Sequence(
-                    seq.start, seq.length, seq.context, len(seq.pages), seq.pages.data_ptr()
-                )
-                for seq in sequences
-            )
-        )
-        self._last = sequences, table
+        last, table, end = self._last
+        if last is not sequences or not isinstance(sequences, tuple):
+            table, end = _table(sequences)
+            self._last = sequences, table, end
+        if rows is not None and end > rows:
+            raise ValueError(f"a sequence ends at row {end} of {rows}")
         return table
 
 
+def _table(sequences: Sequence[PagedRows]) -> tuple[ctypes.Array[structures.Sequence], int]:
+    """The sequences, and where the last one's rows end."""
+    for seq in sequences:
+        check_tensor("pages", seq.pages, torch.int64, (len(seq.pages),))
+        if seq.start < 0 or not seq.pages.is_contiguous():
+            raise ValueError(f"a sequence starts at row {seq.start}, or its pages lie in pieces")
+    table = (structures.Sequence * len(sequences))(
+        *(
+            structures.Sequence(
+                seq.start, seq.length, seq.context, len(seq.pages), seq.pages.data_ptr()
+            )
+            for seq in sequences
+        )
+    )
+    return table, max((seq.start + seq.length for seq in sequences), default=0)
+
+
+def _check_rotation(rows: int, cos: Tensor, sin: Tensor, slots: PagedSlots) -> None:
+    half = cos.shape[1]
+    check_tensor("cos", cos, torch.float32, (rows, half))
+    check_tensor("sin", sin, torch.float32, (rows, half))
+    check_tensor("pages", slots.pages, torch.int64, (rows,))
+    check_tensor("offsets", slots.offsets, torch.int64, (rows,))
+
+
 def _layout_of(keys: Tensor, values: Tensor, heads: int, scale: float) -> AttentionLayout:
+    if keys.shape != values.shape or keys.dtype != values.dtype:
+        raise ValueError("keys and values differ in shape or dtype")
     if keys.stride() != values.stride() or keys.stride(3) != 1:
         raise ValueError("keys and values lie differently, or their heads in pieces")
     if keys.stride(2) != keys.shape[3]:

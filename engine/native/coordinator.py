@@ -77,7 +77,13 @@ class Doorbell:
 
     def ring(self, layer: int, tokens: int, routes: int) -> int:
         """Hand over what lies in the block. Returns the number to wait for, 0 if no route has a
-        slot. Raises StepPoisoned."""
+        slot. Raises ValueError for a step that the block cannot hold, StepPoisoned."""
+        most = self.shape
+        if layer < 0 or not (0 <= tokens <= most.tokens and 0 <= routes <= most.routes):
+            raise ValueError(
+                f"layer {layer} with {tokens} tokens and {routes} routes: the block is for up to "
+                f"{most.tokens} and {most.routes}"
+            )
         ticket = c_uint32()
         ring = self._functions.headrace_doorbell_ring
         if ring(self.address, layer, tokens, routes, byref(ticket)) == POISONED:

@@ -189,7 +189,9 @@ class Library:
         self.moe_combine = self.functions.headrace_moe_combine
         self.decode = self.functions.headrace_decode
         self.read = self.functions.headrace_read
+        self._process = os.getpid()
         self._threads = 1
+        self._setting = threading.Lock()
         self._step = threading.Lock()
         self._banks: dict[int, object] = {}
 
@@ -239,17 +241,32 @@ class Library:
         self.functions.headrace_set_tier(self.compiled_tiers.index(name))
 
     def set_threads(self, threads: int) -> None:
-        """Have this many threads, the caller's included; never more than there are CPUs."""
+        """Have this many threads, the caller's included; never more than there are CPUs. Raises
+        NativeError in a child of fork()."""
+        self._check_process()
         threads = min(threads, _CPUS)
-        if threads != self._threads:
-            self.functions.headrace_set_threads(threads)
-            self._threads = threads
+        # The usual answer needs no lock: whoever changes the number waits for the library's calls.
+        if threads == self._threads:
+            return
+        with self._setting:
+            if threads != self._threads:
+                self.functions.headrace_set_threads(threads)
+                self._threads = threads
 
     def set_cpus(self, cpus: Sequence[int], *, each: bool = False) -> None:
         """Let threads run on any of these CPUs (the system's numbers, one a core), or `each` on its
         own: then the first is the caller's, who must be there, or it shares a core with a thread.
-        None: anywhere."""
+        None: anywhere. Raises NativeError in a child of fork()."""
+        self._check_process()
         self.functions.headrace_set_cpus((c_int32 * len(cpus))(*cpus), len(cpus), each)
+
+    def _check_process(self) -> None:
+        """A child of fork() has none of the threads, which it would wait for without end."""
+        if os.getpid() != self._process:
+            raise NativeError(
+                "the CPU kernels belong to the process that loaded them, and this one was forked "
+                "from it: start a process afresh instead"
+            )
 
     @property
     def placed(self) -> int:

@@ -43,13 +43,18 @@ class Topology:
     """Whether the system keeps threads on the cores that they are given."""
 
     @property
+    def usable(self) -> int:
+        """How many cores the process can keep busy, by its time too."""
+        if self.quota is None:
+            return len(self.cores)
+        return min(len(self.cores), max(1, int(self.quota)))
+
+    @property
     def threads(self) -> int:
         """How many threads compute, the caller's included: one a core. With more than four cores
         one is left to the rest of the PC; the caller's is the coordinator's, where there is one.
         """
-        usable = len(self.cores)
-        if self.quota is not None:
-            usable = min(usable, max(1, int(self.quota)))
+        usable = self.usable
         return usable - 1 if usable > ROOMY else usable
 
     def cpus(self, threads: int) -> list[int]:

@@ -2,12 +2,11 @@
 
 Decoding a token on the CPU reads each weight once, so it can be no faster than memory: what counts
 is the share of the machine's own best read rate. Both are taken in one run and in turns, since
-other programs slow both down.
+other programs slow both down. Where the library is not there, PyTorch's operations are measured.
 """
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 import time
@@ -15,12 +14,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
+import torch
 
-from engine.errors import HeadraceError, InvalidRequest, OutOfMemory
+from engine.errors import InvalidRequest, OutOfMemory
 from engine.memory.budget import free_host_bytes
 from engine.memory.device import resolve_device
 from engine.native.library import Library, NativeError, library, remedy
 from engine.native.sweep import counts_to_try
+from engine.native.topology import topology
 from engine.runtime import bench_result
 from engine.runtime.bench_result import Result, Row
 from engine.runtime.caches import UNKNOWN_BYTES, last_cache_bytes
@@ -52,10 +53,14 @@ class Choices:
 
 
 def measure_host(choices: Choices) -> Result:
-    """Raises HeadraceError where the library is not built, InvalidRequest, OutOfMemory."""
+    """Raises InvalidRequest, OutOfMemory."""
     native = library()
     if native is None:
-        raise HeadraceError("The CPU kernels are not there to be measured.", hint=remedy())
+        if choices.tiers:
+            raise InvalidRequest(
+                "--tiers: the CPU kernels are not there to be measured.", hint=remedy()
+            )
+        return _measure(None, choices)
     used = native.tier
     try:
         return _measure(native, choices)
@@ -63,42 +68,37 @@ def measure_host(choices: Choices) -> Result:
         native.set_tier(used)
 
 
-def _measure(native: Library, choices: Choices) -> Result:
+def _measure(native: Library | None, choices: Choices) -> Result:
     threads = apply_threads(choices.threads)
     cache = last_cache_bytes()
     stretch = Stretch(_stretch_bytes(choices.mebibytes << 20, cache))
     nbytes = stretch.bytes.numel()
-    work = [
-        (tier, one)
-        for tier in choices.tiers or [native.tier]
-        for one in _works(stretch, choices.formats)
-    ]
-    reads: dict[int, list[float]] = {count: [] for count in counts_to_try(os.cpu_count() or 1)}
+    work = list(_works(native, stretch, choices))
+    reads: dict[int, list[float]] = {count: [] for count in counts_to_try(topology().usable)}
     delivered: list[list[float]] = [[] for _ in work]
     for number in range(1, choices.rounds + 1):
         print(f"headrace bench: round {number} of {choices.rounds}", file=sys.stderr)
         for count, rates in reads.items():
             rates.append(_read_rate(native, stretch, count))
         best = _best(reads)
-        for (tier, one), rates in zip(work, delivered, strict=True):
+        for (tier, _, one), rates in zip(work, delivered, strict=True):
             _use_tier(native, tier)
             reads[best].append(_read_rate(native, stretch, best))
             _use_threads(native, threads)
             rates.append(one.rate())
     best = _best(reads)
     read = statistics.median(reads[best])
-    names = [f"host {one.name}" + (f" {tier}" if choices.tiers else "") for tier, one in work]
     rows = [
         _row(name, statistics.median(rates), read)
-        for name, rates in zip(names, delivered, strict=True)
+        for (_, name, _), rates in zip(work, delivered, strict=True)
     ]
-    if choices.operations:
-        rows += _operations(stretch, choices.formats, read)
+    if native is not None and choices.operations:
+        operations = _operations(stretch, choices.formats)
+        rows += [_row(name, one.rate(), read) for name, one in operations]
     rows += [
         Row(name=f"host read {count} threads", value=statistics.median(rates), unit="GB/s")
         for count, rates in reads.items()
     ]
-    tiers = ", ".join(choices.tiers) or native.tier
     machine = bench_result.machine(resolve_device("cpu"))
     return Result(
         bench="host",
@@ -108,12 +108,26 @@ def _measure(native: Library, choices: Choices) -> Result:
         machine=msgspec.structs.replace(machine, stream=round(read, 1), threads=threads),
         rows=rows,
         notes=[
-            f"instruction set {tiers}; medians of {choices.rounds}",
+            f"{_measured(native, choices)}; medians of {choices.rounds}",
             f"reading: in turns with the products, by {best} threads, this machine's best",
-            f"moe: {ROUTES} experts [{INNER}, {HIDDEN}] at random of {nbytes >> 20} MiB, M = 1",
+            *_moe_note(rows, nbytes),
             *_cache_note(nbytes, cache),
         ],
     )
+
+
+def _measured(native: Library | None, choices: Choices) -> str:
+    if native is None:
+        return f"PyTorch's operations, since the CPU kernels are not there. {remedy()}"
+    return f"instruction set {', '.join(choices.tiers) or native.tier}"
+
+
+def _moe_note(rows: Sequence[Row], nbytes: int) -> Iterator[str]:
+    if any(row.name.startswith("host moe ") for row in rows):
+        yield (
+            f"moe: {ROUTES} experts [{INNER}, {HIDDEN}] at random of {nbytes >> 20} MiB, M = 1, "
+            "bfloat16 activations; no row where fewer fit"
+        )
 
 
 def _cache_note(nbytes: int, cache: int) -> Iterator[str]:
@@ -135,23 +149,29 @@ def _stretch_bytes(asked: int, cache: int) -> int:
     return min(wanted, most) >> 20 << 20
 
 
-def _works(stretch: Stretch, formats: Sequence[str]) -> Iterator[Work]:
-    for storage in formats:
-        yield stretch.linear(storage)
-    for storage in formats:
-        if (work := stretch.moe(storage)) is not None:
-            yield work
+def _works(
+    native: Library | None, stretch: Stretch, choices: Choices
+) -> Iterator[tuple[str, str, Work]]:
+    """Instruction set, name of the row, and what is measured."""
+    if native is None:
+        yield from (("", name, one) for name, one in _operations(stretch, choices.formats))
+        return
+    for tier in choices.tiers or [native.tier]:
+        suffix = f" {tier}" if choices.tiers else ""
+        products = [stretch.linear(storage) for storage in choices.formats]
+        steps = [stretch.moe(storage) for storage in choices.formats]
+        for work in (*products, *steps):
+            if work is not None:
+                yield tier, f"host {work.name}{suffix}", work
 
 
-def _operations(stretch: Stretch, formats: Sequence[str], read: float) -> Iterator[Row]:
+def _operations(stretch: Stretch, formats: Sequence[str]) -> Iterator[tuple[str, Work]]:
     """The references, which answer where the library was not built."""
-    for storage in formats:
-        work = stretch.linear(storage, REFERENCE_BYTES, reference=True)
-        yield _row(f"host {work.name} torch", work.rate(), read)
-    for storage in formats:
-        steps = stretch.moe(storage, tokens=4, reference=True)
-        if steps is not None:
-            yield _row(f"host {steps.name} torch", steps.rate(), read)
+    products = [stretch.linear(storage, REFERENCE_BYTES, reference=True) for storage in formats]
+    steps = [stretch.moe(storage, tokens=4, reference=True) for storage in formats]
+    for work in (*products, *steps):
+        if work is not None:
+            yield f"host {work.name} torch", work
 
 
 def _row(name: str, rate: float, read: float) -> Row:
@@ -162,19 +182,25 @@ def _best(reads: dict[int, list[float]]) -> int:
     return max(reads, key=lambda count: statistics.median(reads[count]))
 
 
-def _read_rate(native: Library, stretch: Stretch, threads: int) -> float:
+def _read_rate(native: Library | None, stretch: Stretch, threads: int) -> float:
     _use_threads(native, threads)
     begin = time.perf_counter()
-    native.read(stretch.bytes.data_ptr(), stretch.bytes.numel())
+    if native is not None:
+        native.read(stretch.bytes.data_ptr(), stretch.bytes.numel())
+    else:
+        stretch.bytes.view(torch.float32).sum()
     return stretch.bytes.numel() / (time.perf_counter() - begin) / 1e9
 
 
-def _use_threads(native: Library, threads: int) -> None:
+def _use_threads(native: Library | None, threads: int) -> None:
     apply_threads(threads)
-    native.set_threads(threads)
+    if native is not None:
+        native.set_threads(threads)
 
 
-def _use_tier(native: Library, tier: str) -> None:
+def _use_tier(native: Library | None, tier: str) -> None:
+    if native is None:
+        return
     try:
         native.set_tier(tier)
     except NativeError as error:

@@ -72,7 +72,8 @@ class Stretch:
 
     def moe(self, storage: str, tokens: int = 0, *, reference: bool = False) -> Work | None:
         """Steps of one token each through a MoE layer, with experts drawn at random, none twice:
-        until no experts are left, or so many tokens. None for a format that no blob holds."""
+        until no experts are left, or so many tokens. None for a format that no blob holds, and
+        where the stretch has not the experts of one token."""
         if storage not in BLOB_FORMATS:
             return None
         try:
@@ -80,6 +81,8 @@ class Stretch:
         except UnsupportedModel:
             return None
         experts = self.bytes.numel() // spec.stride
+        if experts < ROUTES:
+            return None
         bank = self.bytes[: experts * spec.stride].view(experts, spec.stride)
         draws = torch.randperm(experts)[: experts // ROUTES * ROUTES].view(-1, 1, ROUTES)
         draws = draws[: tokens or None]
@@ -131,7 +134,7 @@ def _steps(
     spec: BlobSpec,
     draws: Tensor,
 ) -> None:
-    x = torch.randn(1, HIDDEN) * LARGE
+    x = (torch.randn(1, HIDDEN) * LARGE).to(torch.bfloat16)
     rows = torch.empty(1, ROUTES, HIDDEN)
     for slots in draws:
         call(bank, spec, x, slots, rows)

@@ -169,11 +169,36 @@ def test_a_device_that_gives_up_poisons_the_block(device: Device, coordinator: C
     [(0, 1, EXPERTS, "a slot beyond"), (2, 1, 0, "descriptor"), (0, TOKENS + 1, 0, "descriptor")],
 )
 def test_a_request_that_makes_no_sense_is_refused(
-    device: Device, coordinator: Coordinator, layer: int, tokens: int, slot: int, why: str
+    native: Library,
+    device: Device,
+    coordinator: Coordinator,
+    layer: int,
+    tokens: int,
+    slot: int,
+    why: str,
 ) -> None:
+    """As a device would write it, which nothing in between checks."""
     device.hand_over(torch.randn(1, HIDDEN), torch.full((1, 1), slot))
+    ticket = ctypes.c_uint32()
+    ring = native.functions.headrace_doorbell_ring
+    ring(device.bell.address, layer, tokens, 1, ctypes.byref(ticket))
     with pytest.raises(StepPoisoned, match=why):
-        device.bell.wait(device.bell.ring(layer, tokens, 1), 60)
+        device.bell.wait(ticket.value, 60)
+
+
+@pytest.mark.parametrize(
+    ("layer", "tokens", "routes"),
+    [(0, TOKENS + 1, 1), (0, 1, ROUTES + 1), (0, -1, 1), (0, 1, -1), (-1, 1, 1), (0, 1 << 31, 1)],
+)
+def test_a_step_that_the_block_cannot_hold_is_not_rung(
+    device: Device, coordinator: Coordinator, layer: int, tokens: int, routes: int
+) -> None:
+    x, slots = torch.randn(TOKENS, HIDDEN), torch.zeros((TOKENS, ROUTES), dtype=torch.int64)
+    device.hand_over(x, slots)
+    with pytest.raises(ValueError, match="the block is for up to 6 and 3"):
+        device.bell.ring(layer, tokens, routes)
+    assert torch.equal(device.step(0, x, slots), device.directly(0, x, slots))
+    assert device.bell.ring(0, 0, ROUTES) == 0
 
 
 def test_closing_at_any_time_ends_every_wait(native: Library) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import psutil
@@ -273,6 +274,54 @@ def test_two_callers_take_turns(native: Library) -> None:
     for caller in callers:
         caller.join()
     assert wrong == []
+
+
+def test_callers_that_differ_about_threads_leave_what_is_noted(
+    native: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, counts = native.functions.headrace_set_threads, [1]
+
+    def slow(threads: int) -> None:
+        counts.append(real(threads))
+        time.sleep(0.001)  # lets another caller in before the number is noted
+
+    monkeypatch.setattr(native.functions, "headrace_set_threads", slow)
+
+    def call(own: int) -> None:
+        for number in range(30):
+            native.set_threads(1 + (number + own) % 2)
+
+    callers = [threading.Thread(target=call, args=(own,)) for own in range(3)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert counts[-1] == native._threads
+    assert all(before != after for before, after in pairwise(counts))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.parametrize("call", ["set_threads(3)", "set_threads(1)", "set_cpus([])"])
+def test_a_forked_child_is_refused_and_does_not_hang(native: Library, call: str) -> None:
+    code = (
+        "import os, signal, sys\n"
+        "from engine.native.library import NativeError, library\n"
+        "native = library(); native.set_threads(2)\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    signal.alarm(5)\n"
+        "    try:\n"
+        f"        native.{call}\n"
+        "    except NativeError as error:\n"
+        "        os._exit(7 if 'forked' in str(error) else 8)\n"
+        "    os._exit(9)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        "native.set_threads(1)\n"
+    )
+    outcome = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert outcome.stdout.strip() == "7"
 
 
 def test_reading_sees_every_byte(native: Library) -> None:

@@ -227,6 +227,27 @@ def test_what_is_no_number_stays_with_its_token() -> None:
     assert bool(got[4].isnan().all())
 
 
+@pytest.mark.parametrize("storage", FORMATS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("tokens", [3, 20])
+def test_nan_and_infinities_go_through_a_step_as_through_its_definition(
+    storage: str, dtype: torch.dtype, tokens: int
+) -> None:
+    experts = random_experts(storage, experts=1, hidden=160, inner=96)
+    bank, spec = stored(experts)
+    x, ids = torch.randn(tokens, 160).to(dtype), torch.zeros((tokens, 1), dtype=torch.int64)
+    for activation in ACTIVATIONS:
+        clean, rows = torch.zeros(tokens, 1, 160), torch.zeros(tokens, 1, 160)
+        expert_rows(bank, spec, x, ids, clean, activation)
+        for bad in (math.nan, math.inf, -math.inf):
+            dirty = x.clone()
+            dirty[-1, 77] = bad
+            expert_rows(bank, spec, dirty, ids, rows, activation)
+            assert torch.equal(rows[:-1], clean[:-1])
+            expected = rows_in_float64(experts, dirty[-1:], ids[-1:], activation)
+            assert torch.equal(rows[-1:].isfinite(), expected.isfinite())
+
+
 def test_wrong_inputs_are_refused() -> None:
     bank, spec = stored(random_experts("float32", experts=2, hidden=32, inner=16))
     x, ids = torch.zeros(1, 32), torch.zeros((1, 1), dtype=torch.int64)
@@ -256,7 +277,9 @@ def test_any_step(data: st.DataObject, storage: str, seed: int) -> None:
     experts = random_experts(storage, experts=count, hidden=hidden, inner=inner, seed=seed)
     bank, spec = stored(experts)
     x = torch.randn(tokens, hidden)
+    x = x.to(data.draw(st.sampled_from([torch.float32, torch.bfloat16])))
+    activation = data.draw(st.sampled_from(sorted(ACTIVATIONS)))
     ids = torch.randint(-1, count, (tokens, width))
     rows = torch.zeros(tokens, width, hidden)
-    moe_expert_rows(bank, spec, x, ids, rows)
-    assert relative(rows, rows_in_float64(experts, x, ids)) < 1e-5
+    expert_rows(bank, spec, x, ids, rows, activation)
+    assert relative(rows, rows_in_float64(experts, x, ids, activation)) < 1e-5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from engine.formats.weight import StoredWeight
 from engine.kernels.dequantise import dequantise
 from engine.kernels.moe import decoded_blocks
 from engine.native.library import library
+from engine.native.topology import Core, Topology
 from engine.runtime import bench_host, host_work
 from engine.runtime.caches import last_cache_bytes
 from engine.runtime.host_work import FORMATS, Stretch
@@ -60,12 +62,70 @@ def test_tiers_are_measured_side_by_side_and_the_one_in_use_comes_back(
     assert "no instruction set 'sse9' here" in capsys.readouterr().err
 
 
-def test_without_the_library_it_says_what_to_do(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def no_library(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("HEADRACE_DEBUG_NATIVE", "0")
+    library.cache_clear()
+    yield
+    library.cache_clear()
+
+
+def test_without_the_library_operations_are_measured_and_it_says_what_to_do(
+    no_library: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench_host, "library", lambda: None)
-    assert cli.main(["bench", "host"]) == 1
+    file = tmp_path / "host.json"
+    chosen = f"{SMALL} --formats nvfp4 q4_k --json {file}"
+    assert cli.main(["bench", "host", *chosen.split()]) == 0
+    assert "python3 dev.py setup" in capsys.readouterr().out
+    record = json.loads(file.read_text())
+    rows = {row["name"]: row for row in record["rows"]}
+    measured = {name for name in rows if not name.startswith("host read ")}
+    assert measured == {"host nvfp4 torch", "host q4_k torch", "host moe nvfp4 torch"}
+    assert all(rows[name]["versus"] == "reading" for name in measured)
+    assert rows["host read 1 threads"]["value"] > 0
+    assert "PyTorch's operations" in record["notes"][0]
+
+
+def test_without_the_library_tiers_are_refused(
+    no_library: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["bench", "host", *f"{SMALL} --tiers avx2".split()]) == 1
     assert "python3 dev.py setup" in capsys.readouterr().err
+
+
+@needs_library
+def test_reading_takes_no_more_threads_than_the_process_may_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cores = tuple(Core(0, 0, cpu) for cpu in range(8))
+    monkeypatch.setattr(bench_host, "topology", lambda: Topology(cores, 2.5, pinning=False))
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    choices = bench_host.Choices(formats=["bfloat16"], threads=1, rounds=1, mebibytes=1)
+    names = [row.name for row in bench_host.measure_host(choices).rows]
+    assert [name for name in names if "read" in name] == [
+        "host read 1 threads",
+        "host read 2 threads",
+    ]
+
+
+@needs_library
+def test_moe_layers_that_do_not_fit_have_no_row() -> None:
+    choices = bench_host.Choices(formats=["float32", "nvfp4"], threads=1, rounds=1, mebibytes=16)
+    result = bench_host.measure_host(choices)
+    assert [row.name for row in result.rows if "moe" in row.name] == ["host moe nvfp4"]
+    assert any("bfloat16 activations" in note for note in result.notes)
+    choices = bench_host.Choices(formats=["nvfp4"], threads=1, rounds=1, mebibytes=1)
+    result = bench_host.measure_host(choices)
+    assert not any("moe" in text for text in (*(row.name for row in result.rows), *result.notes))
+    assert all(row.value > 0 for row in result.rows)
+
+
+def test_moe_steps_take_bfloat16_as_products_do() -> None:
+    taken = []
+    spec = host_work.blob_spec("nvfp4", host_work.HIDDEN, host_work.INNER)
+    draws = torch.zeros(1, 1, host_work.ROUTES, dtype=torch.int64)
+    host_work._steps(lambda *step: taken.append(step[2].dtype), torch.empty(0), spec, draws)
+    assert taken == [torch.bfloat16]
 
 
 @needs_library
@@ -100,7 +160,7 @@ def test_the_work_reads_what_it_says_and_no_number_is_slow(storage: str) -> None
 
 @pytest.mark.parametrize("storage", ["bfloat16", "fp8_block", "nvfp4", "mxfp4"])
 def test_a_moe_step_s_numbers_stay_normal(storage: str) -> None:
-    stretch = Stretch(32 << 20)
+    stretch = Stretch(64 << 20)
     work = stretch.moe(storage, tokens=1)
     assert work is not None and work.name == f"moe {storage}"
     spec = host_work.blob_spec(storage, host_work.HIDDEN, host_work.INNER)
