@@ -13,6 +13,7 @@ from engine.native.library import ACTIVATIONS, FLOAT32, FORMATS, OK, ExpertLayou
 from tests.experts.checkpoint_experts import RandomExperts
 from tests.native.test_linear import BLOCKS, plain, random_weight
 from tests.native.test_moe import relative, rows_in_float64
+from tests.native.tiles import has_tiles
 from tests.properties import examples
 
 pytestmark = pytest.mark.usefixtures("tier")
@@ -66,7 +67,9 @@ def step(native: Library, experts: GgufExperts, x: Tensor, ids: Tensor, activati
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data(), seed=st.integers(0, 2**31))
-def test_any_step_matches_float64(native: Library, data: st.DataObject, seed: int) -> None:
+def test_any_step_matches_float64(
+    native: Library, tier: str, data: st.DataObject, seed: int
+) -> None:
     torch.manual_seed(seed)
     gate_up, down = (data.draw(st.sampled_from(sorted(BLOCKS))) for _ in range(2))
     hidden = data.draw(st.integers(1, 512 // BLOCKS[gate_up][0])) * BLOCKS[gate_up][0]
@@ -79,4 +82,7 @@ def test_any_step_matches_float64(native: Library, data: st.DataObject, seed: in
     experts = GgufExperts.random(gate_up, down, count, hidden, inner)
     ids = torch.randint(-1, count, (len(x), width))
     rows = step(native, experts, x, ids, activation)
-    assert relative(rows, rows_in_float64(experts, x, ids, activation)) < 1e-5
+    # Tiles hold weights of these formats to 2^-17, in gate, up and down.
+    tiles = len(x) > 16 and any(has_tiles(tier, kind, x.dtype) for kind in (gate_up, down))
+    limit = 1e-4 if tiles else 1e-5
+    assert relative(rows, rows_in_float64(experts, x, ids, activation)) < limit
