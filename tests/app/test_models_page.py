@@ -199,9 +199,9 @@ class TestPage:
     def test_measuring_that_fails_says_why(
         self, open_app: Opener, qtbot: QtBot, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("HEADRACE_DEBUG_NATIVE", "0")
         headrace = open_app()
         page = look(headrace, qtbot).models
+        monkeypatch.setenv("HEADRACE_DEBUG_ISA", "bogus")
         page.measure.click()
         assert not page.measure.isEnabled() and page.measure.text() == "Measuring…"
         qtbot.waitUntil(page.measure.isEnabled, timeout=PATIENCE_MS)

@@ -125,7 +125,7 @@ def test_a_late_answer_poisons_the_block_and_counts_no_more(
 ) -> None:
     """The real way to be late: the library is busy for another caller."""
     x, slots = torch.randn(1, HIDDEN), torch.zeros((1, 1), dtype=torch.int64)
-    weight, many = stored(torch.randn(1500, 1500), "float32"), torch.randn(3000, 1500)
+    weight, many = stored(torch.randn(1500, 1500), "float32"), torch.randn(12_000, 1500)
     coordinator = Coordinator(native, device.bell, device.layers, answer_seconds=0.05)
     busy = threading.Thread(target=linear, args=(many, weight, None))
     busy.start()
