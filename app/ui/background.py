@@ -25,6 +25,18 @@ class _Outcome:
     value: Any
 
 
+def _outcome(
+    work: Callable[[], Result],
+    done: Callable[[Result], None],
+    failed: Callable[[Exception], None],
+) -> _Outcome:
+    """What the work came to, and who is told."""
+    try:
+        return _Outcome(done, work())
+    except Exception as error:  # noqa: BLE001  (whatever it is, it is handed in)
+        return _Outcome(failed, error)
+
+
 class Background(QObject):
     """Runs functions in threads of their own; what they return or raise comes back in the thread
     in which this object was made, unless it was closed meanwhile."""
@@ -44,10 +56,7 @@ class Background(QObject):
         failed: Callable[[Exception], None],
     ) -> None:
         def thread() -> None:
-            try:
-                outcome = _Outcome(done, work())
-            except Exception as error:  # noqa: BLE001  (whatever it is, it is handed in)
-                outcome = _Outcome(failed, error)
+            outcome = _outcome(work, done, failed)
             if not self._closed:
                 self._ended.emit(outcome)
             self._threads.discard(threading.current_thread())
@@ -88,10 +97,7 @@ class Serial(QObject):
         failed: Callable[[Exception], None],
     ) -> None:
         def one() -> None:
-            try:
-                outcome = _Outcome(done, work())
-            except Exception as error:  # noqa: BLE001  (whatever it is, it is handed in)
-                outcome = _Outcome(failed, error)
+            outcome = _outcome(work, done, failed)
             if not self._closed:
                 self._ended.emit(outcome)
 

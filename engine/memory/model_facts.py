@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from engine.formats.blob import ITEM_BYTES
-from engine.memory import budget
 from engine.memory.budget import Need, PoolNeed
+from engine.memory.needs import need_of
 from engine.models.spec import ModelSpec
 from engine.options import EngineOptions
 
@@ -71,32 +71,9 @@ class ModelFacts:
     def need(self, options: EngineOptions, dtype: str, *, on_cpu: bool) -> Need:
         """What the solver is asked to place, as the runtime asks it. `on_cpu`: GGUF's blocks stay
         as they are, and nothing is captured or staged."""
-        spec = self.spec
-        context = options.context_tokens or spec.context_tokens
-        smallest, *larger = budget.chunk_needs(
-            spec,
-            options.prefill_chunk_tokens or budget.LARGEST_CHUNK["cpu" if on_cpu else "cuda"],
-            options.max_sequences,
-            context,
-        )
-        return Need(
-            dense=self.dense(dtype, keeps_blocks=on_cpu),
-            pools=self.pools,
-            kv_per_token=budget.kv_bytes_per_token(spec, dtype),
-            state=budget.state_bytes(spec, dtype),
-            workspace=smallest.workspace,
-            workspace_per_token=budget.workspace_per_token(spec, dtype),
-            context_tokens=context,
-            context_is_asked=options.context_tokens > 0,
-            kv_tokens=options.kv_tokens,
-            max_sequences=options.max_sequences,
-            moe_cache_rate=options.moe_cache_rate,
-            kv_reserve_tokens=options.kv_reserve_tokens,
-            chunk_tokens=smallest.tokens,
-            larger_chunks=tuple(larger),
-            buffers=budget.buffer_bytes(spec, options.max_sequences, captured=not on_cpu),
-            staging=0 if on_cpu else budget.STAGING_BYTES,
-        )
+        dense = self.dense(dtype, keeps_blocks=on_cpu)
+        kind = "cpu" if on_cpu else "cuda"
+        return need_of(options, self.spec, kind, dtype, dense, self.pools)
 
 
 def _weights(nbytes: int, storage: str) -> int:

@@ -22,6 +22,7 @@ from engine.memory import budget as budgeting
 from engine.memory.budget import PAGE_TOKENS, Budget, Need
 from engine.memory.device import Device, resolve_device
 from engine.memory.device_memory import DeviceMemory
+from engine.memory.needs import need_of
 from engine.memory.solver import solve
 from engine.messages import Progress, Ready
 from engine.models.loader import FLOAT32_WEIGHTS, keeps_blocks
@@ -269,32 +270,9 @@ def memory_need(
             f"{spec.context_tokens}.",
             param="context_tokens",
         )
-    name, captured = _dtype_name(dtype), device.kind == "cuda"
-    context = options.context_tokens or spec.context_tokens
-    smallest, *larger = budgeting.chunk_needs(
-        spec,
-        options.prefill_chunk_tokens or budgeting.LARGEST_CHUNK[device.kind],
-        options.max_sequences,
-        context,
-    )
-    return Need(
-        dense=_dense_bytes(checkpoint, dtype, device.torch),
-        pools=pool_needs(plans),
-        kv_per_token=budgeting.kv_bytes_per_token(spec, name),
-        state=budgeting.state_bytes(spec, name),
-        workspace=smallest.workspace,
-        workspace_per_token=budgeting.workspace_per_token(spec, name),
-        context_tokens=context,
-        context_is_asked=options.context_tokens > 0,
-        kv_tokens=options.kv_tokens,
-        max_sequences=options.max_sequences,
-        moe_cache_rate=options.moe_cache_rate,
-        kv_reserve_tokens=options.kv_reserve_tokens,
-        chunk_tokens=smallest.tokens,
-        larger_chunks=tuple(larger),
-        buffers=budgeting.buffer_bytes(spec, options.max_sequences, captured=captured),
-        staging=budgeting.STAGING_BYTES if captured else 0,
-    )
+    dense = _dense_bytes(checkpoint, dtype, device.torch)
+    pools = pool_needs(plans)
+    return need_of(options, spec, device.kind, _dtype_name(dtype), dense, pools)
 
 
 def _dense_bytes(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> int:
